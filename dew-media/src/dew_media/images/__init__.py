@@ -1,0 +1,5 @@
+"""Image files: the provider `images`."""
+
+from dew_media.images.options import ImageOptions
+
+__all__ = ["ImageOptions"]
