@@ -1,0 +1,23 @@
+"""The provider `tokens`: registered through dew-core's own entry point, like a stranger's."""
+
+from dew.data.provider import LoadRequest, Provider, hookimpl
+from dew.tokens.options import TokenOptions
+from dew.tokens.windows import WindowSource, open_split
+
+
+def _open(request: LoadRequest, split: str) -> WindowSource:
+    return open_split(request.name, split, request.options)
+
+
+TOKENS = Provider(
+    prefix="tokens",
+    summary="token corpora: windows for next-token training",
+    options=TokenOptions,
+    open=_open,
+)
+
+
+@hookimpl
+def dew_provider() -> Provider:
+    """The provider of token corpora."""
+    return TOKENS
