@@ -1,0 +1,148 @@
+"""From the words of a command line to a `Dataset`: what `dew peek` and `dew order` share."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+import click
+
+from dew.cli.output import json_option
+from dew.data.errors import DewDataError, OptionsError
+
+if TYPE_CHECKING:
+    from dew.data.dataset import Batch, Dataset
+    from dew.data.provider import Provider
+    from dew.data.stream import RecordStream
+
+_SEED = click.IntRange(0, 2**64 - 1)
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@attrs.frozen(kw_only=True)
+class Asked:
+    """What the command line said of a source; see `source_options`."""
+
+    source: str
+    batch: int
+    split: str
+    seed: int
+    pairs: tuple[str, ...]
+
+    def dataset(self) -> "Dataset":
+        """The dataset, loaded in this process without read-ahead: a command looks at a step or two.
+
+        Rows that need a `preprocess` are read as they are stored, since their records are the same with any.
+        """
+        from dew.data.build import identity
+        from dew.data.load import load
+        from dew.data.loading import Loading
+
+        return load(
+            self.source,
+            batch=self.batch,
+            split=self.split,
+            seed=self.seed,
+            options=options_from(self._provider(), self.pairs),
+            preprocess=identity if self.stored_rows else None,
+            # Nothing is trained here, so any split may be looked at.
+            allow_overlap=True,
+            loading=Loading(workers=0, read_buffer=0),
+        )
+
+    @property
+    def stored_rows(self) -> bool:
+        """Whether rows are read as they are stored, because the provider leaves their shape to `preprocess`."""
+        return self._provider().needs_preprocess
+
+    def _provider(self) -> "Provider":
+        from dew.data import registry
+
+        prefix, slash, name = self.source.partition("/")
+        if not prefix or not slash or not name:
+            raise OptionsError(f"a source is written PREFIX/NAME, such as tokens/path/to/corpus, got {self.source!r}")
+        return registry.find(prefix)
+
+
+def source_options(command: _Command) -> _Command:
+    """SOURCE, `--batch`, `--split`, `--seed`, `-o` and `--json`."""
+    for decorate in reversed(
+        [
+            click.argument("source", metavar="SOURCE"),
+            click.option("--batch", type=click.IntRange(min=1), required=True, help="The global batch, in rows."),
+            click.option("--split", default="train", show_default=True, help="The split to read."),
+            click.option("--seed", type=_SEED, default=0, metavar="SEED", help="Of the order [0]."),
+            click.option("-o", "pairs", multiple=True, metavar="KEY=VALUE", help="An option of the provider."),
+            json_option,
+        ]
+    ):
+        command = decorate(command)
+    return command
+
+
+def options_from(provider: "Provider", pairs: Sequence[str]) -> Any:
+    """An instance of the provider's options class from `key=value` words, whose values are JSON, else strings.
+
+    None where the provider has no options class.
+
+    Raises:
+        OptionsError: the provider has no options, a key is unknown or a needed one missing (lists the fields), or the
+            class refuses a value.
+    """
+    wanted = provider.options
+    if wanted is None or not attrs.has(wanted):
+        if pairs:
+            raise OptionsError(f"the provider {provider.prefix!r} takes no options, got -o {pairs[0]}")
+        return None if wanted is None else wanted()
+    fields = {field.alias: field for field in attrs.fields(wanted) if field.init}
+    known = f"the options of {provider.prefix!r} are {', '.join(fields)}"
+    values = dict(_pair(pair) for pair in pairs)
+    if unknown := [key for key in values if key not in fields]:
+        raise OptionsError(f"there is no option {unknown[0]!r}; {known}")
+    needed = [key for key, field in fields.items() if field.default is attrs.NOTHING and key not in values]
+    if needed:
+        raise OptionsError(f"{provider.prefix!r} needs {' '.join(f'-o {key}=...' for key in needed)}; {known}")
+    try:
+        return wanted(**values)
+    except DewDataError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise OptionsError(f"{wanted.__name__} refuses {' '.join(pairs)}: {error}; {known}") from error
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise OptionsError(f"an option is written key=value, got -o {text}")
+    return key, _value(value)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def record_stream(dataset: "Dataset", source: str) -> "RecordStream":
+    """The stream of the whole global batch.
+
+    Raises:
+        OptionsError: the source is read as a stream without random access, so it has no order to ask.
+    """
+    from dew.data.stream import RecordStream
+
+    stream = dataset_stream(dataset)
+    if not isinstance(stream, RecordStream):
+        raise OptionsError(
+            f"{source} is read as a stream without random access ({type(stream).__name__}): "
+            "which record comes at which step is known only by reading it"
+        )
+    return stream
+
+
+def dataset_stream(dataset: "Dataset") -> "Iterator[Batch]":
+    """A fresh training stream that reads every row of a step."""
+    from dew.data.dataset import DataPartition
+
+    return dataset.train(DataPartition())

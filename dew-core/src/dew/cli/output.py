@@ -1,0 +1,56 @@
+"""What commands print: tables for people, one JSON value for scripts."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON value and nothing else.")
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on stdout; a number that JSON cannot hold is refused rather than written as `NaN`."""
+    click.echo(json.dumps(value, allow_nan=False))
+
+
+def console() -> "Console":
+    """The console on stdout; text is printed as it is, since names of files and fields may hold brackets."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False)
+
+
+def say(screen: "Console", text: str) -> None:
+    """A line of text, wrapped by the terminal alone, so that it can be copied and searched whole."""
+    screen.print(text, soft_wrap=True)
+
+
+def table(columns: Iterable[str], *, right: Sequence[str] = ()) -> "Table":
+    """An empty table; the columns named in `right` are aligned to the right and never wrapped."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        numbers = name in right
+        made.add_column(Text(name), justify="right" if numbers else "left", no_wrap=numbers, overflow="fold")
+    return made
+
+
+def row(target: "Table", *cells: object, style: str | None = None) -> None:
+    """Adds a row of plain text; a cell that is already rich text stays as it is."""
+    from rich.text import Text
+
+    target.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells), style=style)
+
+
+def listed(numbers: Iterable[int], most: int | None = None) -> str:
+    """`"4 8 15 ..."`: the numbers with spaces between, cut after `most`."""
+    words = [str(int(number)) for number in numbers]
+    return " ".join(words if most is None or len(words) <= most else [*words[:most], "..."])
