@@ -1,0 +1,42 @@
+"""How things are measured: variants interleaved in one process, the median of each, and ratios between them.
+
+Absolute times belong to the machine; a ratio of medians from the same minutes does not.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class Figure:
+    """One line of the table: what was measured, what it came to, what it should be."""
+
+    what: str
+    value: str
+    budget: str
+    met: bool | None = None
+
+
+def seconds_each(variants: Mapping[str, Callable[[], object]], *, rounds: int, calls: int) -> dict[str, float]:
+    """Median seconds of one call of each variant; each round runs every variant `calls` times."""
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds):
+        for name, call in variants.items():
+            started = time.perf_counter()
+            for _ in range(calls):
+                call()
+            times[name].append((time.perf_counter() - started) / calls)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def at_least(what: str, value: float, budget: float, detail: str = "") -> Figure:
+    """A ratio that should not be lower than `budget`."""
+    return Figure(what=what, value=f"{value:.2f}{detail}", budget=f">= {budget:g}", met=value >= budget)
+
+
+def at_most(what: str, value: float, budget: float, unit: str) -> Figure:
+    """A figure that should not be higher than `budget`."""
+    return Figure(what=what, value=f"{value:.3g} {unit}", budget=f"<= {budget:g} {unit}", met=value <= budget)
