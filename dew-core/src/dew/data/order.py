@@ -9,8 +9,10 @@ with Arbitrary Finite Domains" (CT-RSA 2002), with cycle walking for the few poi
 at most N + sqrt(N), N just above a power of two costs no more than any other.
 """
 
+import functools
 import math
 import operator
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, SupportsIndex, TypeAlias
 
 import attrs
@@ -40,10 +42,17 @@ MAX_RECORDS = 1 << 62
 
 Places: TypeAlias = npt.NDArray[np.int64]
 _Words: TypeAlias = npt.NDArray[np.uint64]
+_Side: TypeAlias = int | _Words
 
 
 class Order(Protocol):
-    """An endless order over the records of a source. The stream knows nothing else of how records are chosen."""
+    """An endless order over the records of a source. The stream knows nothing else of how records are chosen.
+
+    Optional members, looked up by name:
+        `stop: int | None`: a stream ends after the last whole step before this place.
+        `identity_at(place: int) -> dict`: what the records before `place` depend on, saved instead of `identity()` in a
+            position at `place`. It describes the sources too: the stream adds neither description nor fingerprint.
+    """
 
     @property
     def records(self) -> int:
@@ -116,10 +125,63 @@ class ShuffledOrder:
         table = np.stack([self._keys(int(epoch)) for epoch in distinct], axis=1)
         return table[:, inverse]
 
+    @property
+    def rounds(self) -> int:
+        """Rounds of the permutation's network."""
+        return _ROUNDS if self.records >= _SMALL else _ROUNDS_SMALL
+
     def _keys(self, epoch: int) -> _Words:
-        rounds = _ROUNDS if self.records >= _SMALL else _ROUNDS_SMALL
-        # Seed, epoch and salt stand in words of their own, so that no two of them alias (a sum would).
-        return _philox(self.seed, _ORDER_DOMAIN, epoch, self.salt).random_raw(rounds)
+        return _round_keys(self.seed, self.salt, epoch, self.rounds)
+
+
+class ShuffledOrders:
+    """Several shuffled orders looked up together: a pass over all places costs the same however many orders there are.
+
+    Args:
+        orders: 1 to 65 535 of them.
+    """
+
+    def __init__(self, orders: Sequence[ShuffledOrder]) -> None:
+        # Those of many rounds come last, so that sorted places fall into two stretches of equal rounds.
+        ranked = sorted(range(len(orders)), key=lambda number: orders[number].rounds)
+        self._orders = [orders[number] for number in ranked]
+        self._rank = np.empty(len(orders), np.uint16)
+        self._rank[ranked] = np.arange(len(orders))
+        self._records = np.array([order.records for order in self._orders], np.uint64)
+        self._sides = np.array([_sides(order.records) for order in self._orders], np.uint64).T.copy()
+        self._few = sum(order.rounds == _ROUNDS for order in orders)
+
+    def at(self, which: Places, places: Places) -> Places:
+        """`orders[which[k]].at(places[k])` for each k, (k,) int64."""
+        found = np.empty(len(places), np.int64)
+        for start in range(0, len(found), _PIECE):
+            piece = slice(start, start + _PIECE)
+            ranks = self._rank[which[piece]]
+            sort = np.argsort(ranks, kind="stable")
+            found[start + sort] = self._sorted_at(ranks[sort], places[piece][sort])
+        return found
+
+    def _sorted_at(self, ranks: npt.NDArray[np.uint16], places: Places) -> Places:
+        split = int(np.searchsorted(ranks, self._few))
+        stretches = (slice(0, split), _ROUNDS), (slice(split, None), _ROUNDS_SMALL)
+        found = [self._stretch_at(ranks[part], places[part], rounds) for part, rounds in stretches]
+        return np.concatenate(found)
+
+    def _stretch_at(self, ranks: npt.NDArray[np.uint16], places: Places, rounds: int) -> Places:
+        if not ranks.size:
+            return places
+        records = self._records[ranks]
+        epochs, offsets = np.divmod(places.astype(np.uint64), records)
+        # Runs of places in one epoch of one order share their keys.
+        new = np.flatnonzero(np.r_[True, (ranks[1:] != ranks[:-1]) | (epochs[1:] != epochs[:-1])])
+        pairs: Iterable[tuple[int, int]] = zip(ranks[new].tolist(), epochs[new].tolist(), strict=True)
+        table = np.array([self._remembered(rank, epoch, rounds) for rank, epoch in pairs], np.uint64)
+        keys = np.repeat(table.T.copy(), np.diff(new, append=len(ranks)), axis=1)
+        return _walk(_forward, offsets, records, self._sides[0][ranks], self._sides[1][ranks], keys)
+
+    def _remembered(self, rank: int, epoch: int, rounds: int) -> _Words:
+        order = self._orders[rank]
+        return _remembered_keys(order.seed, order.salt, epoch, rounds)
 
 
 @attrs.frozen(kw_only=True)
@@ -161,67 +223,80 @@ def _philox(seed: int, domain: int, counter: int, salt: int) -> np.random.Philox
     return np.random.Philox(key=seed | domain << 64, counter=counter << 64 | salt << 128)
 
 
+def _round_keys(seed: int, salt: int, epoch: int, rounds: int) -> _Words:
+    # Seed, epoch and salt stand in words of their own, so that no two of them alias (a sum would).
+    return _philox(seed, _ORDER_DOMAIN, epoch, salt).random_raw(rounds)
+
+
+# A mixture's parts each stay in one epoch for many steps.
+_remembered_keys = functools.lru_cache(maxsize=4096)(_round_keys)
+
+
 def _sides(records: int) -> tuple[int, int]:
     a = math.isqrt(records - 1) + 1 if records > 1 else 1
     return a, -(-records // a)
 
 
-def _below(x: _Words, key: _Words, bound: int) -> _Words:
+def _below(x: _Words, key: _Words, bound: _Side) -> _Words:
     """A keyed hash of each x in [0, bound), bound < 2^32."""
     x = (x ^ key) * _MULTIPLY_1
     x ^= x >> _HALF
     x *= _MULTIPLY_2
-    x ^= x >> _HALF
     x >>= _HALF
     x *= np.uint64(bound)
     x >>= _HALF
     return x
 
 
-def _forward(x: _Words, keys: _Words, a: int, b: int) -> _Words:
+def _forward(x: _Words, keys: _Words, a: _Side, b: _Side) -> _Words:
     left, right = np.divmod(x, np.uint64(b))
     for number, key in enumerate(keys):
         if number % 2 == 0:
             left += _below(right, key, a)
-            left -= (left >= a) * np.uint64(a)
+            np.minimum(left, left - np.uint64(a), out=left)  # unsigned: below a the difference wraps and loses
         else:
             right += _below(left, key, b)
-            right -= (right >= b) * np.uint64(b)
+            np.minimum(right, right - np.uint64(b), out=right)
     left *= np.uint64(b)
     left += right
     return left
 
 
-def _backward(y: _Words, keys: _Words, a: int, b: int) -> _Words:
+def _backward(y: _Words, keys: _Words, a: _Side, b: _Side) -> _Words:
     left, right = np.divmod(y, np.uint64(b))
     for number in reversed(range(len(keys))):
         if number % 2 == 0:
             left += np.uint64(a) - _below(right, keys[number], a)
-            left -= (left >= a) * np.uint64(a)
+            np.minimum(left, left - np.uint64(a), out=left)
         else:
             right += np.uint64(b) - _below(left, keys[number], b)
-            right -= (right >= b) * np.uint64(b)
+            np.minimum(right, right - np.uint64(b), out=right)
     left *= np.uint64(b)
     left += right
     return left
 
 
-def _walk(step: Any, x: _Words, records: int, keys: _Words) -> npt.NDArray[np.int64]:
-    a, b = _sides(records)
+def _walk(step: Any, x: _Words, records: _Side, a: _Side, b: _Side, keys: _Words) -> npt.NDArray[np.int64]:
+    """`records`, `a` and `b` are numbers, or arrays with one for each x."""
     x = step(x, keys, a, b)
     outside = np.flatnonzero(x >= records)
     while outside.size:
-        x[outside] = step(x[outside], keys if keys.shape[1] == 1 else keys[:, outside], a, b)
-        outside = outside[x[outside] >= records]
+        keys_there = keys if keys.shape[1] == 1 else keys[:, outside]
+        x[outside] = step(x[outside], keys_there, _entries(a, outside), _entries(b, outside))
+        outside = outside[x[outside] >= _entries(records, outside)]
     return x.astype(np.int64)
 
 
+def _entries(value: _Side, at: Places) -> _Side:
+    return value[at] if isinstance(value, np.ndarray) else value
+
+
 def _permute(offsets: _Words, records: int, keys: _Words) -> npt.NDArray[np.int64]:
-    return _walk(_forward, offsets, records, keys)
+    return _walk(_forward, offsets, records, *_sides(records), keys)
 
 
 def _unpermute(found: _Words, records: int, keys: _Words) -> npt.NDArray[np.int64]:
-    return _walk(_backward, found, records, keys)
+    return _walk(_backward, found, records, *_sides(records), keys)
 
 
 def _check_records(records: int) -> None:

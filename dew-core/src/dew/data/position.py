@@ -8,6 +8,7 @@ at the start of the run, at a `skip` past a bad stretch, and at a `rebatch`. Eve
 import bisect
 import itertools
 import json
+import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
@@ -29,11 +30,17 @@ State: TypeAlias = dict[str, Any]
 
 _ABSENT: Final = "(absent)"
 
-# Places are int64; a segment at most this far leaves room for any step after it.
-_LAST_PLACE: Final = 1 << 62
+# Places are int64; this leaves room for the steps after a position.
+_LAST_PLACE: Final = (1 << 63) - (1 << 40)
 
 # Without these two a place has no meaning, so no override exists for them.
 _NEVER_ACCEPTED: Final = ("version", "kind")
+
+# Nor for these, which change at a place to come and not under those that were read; "weights@1000" are later weights.
+_CHANGED_BY: Final = {
+    "weights": "Weights change where a stage begins: Mixture.add_stage_at(state, weights) goes on from this position "
+    "under others, and skips or repeats no record",
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -95,7 +102,7 @@ class RecordPosition:
                 raise PositionError(f"segments of a position must go forward, got {earlier!r} before {later!r}")
         last = self.segments[-1]
         if self.records > _LAST_PLACE:
-            raise PositionError(f"a position is at most 2^62, got {self.records}")
+            raise PositionError(f"a position is at most 2^63 - 2^40, since places are int64, got {self.records}")
         if self.records < last.place:
             raise PositionError(
                 f"the position {self.records} lies before its last segment, which starts at {last.place}"
@@ -160,8 +167,9 @@ class RecordPosition:
         """
         allowed = _checked_accept(accept, {*self.order, *current.order})
         accepted = list(self.accepted)
-        for part in _parts(self.order, current.order):
-            saved, now = self.order.get(part, _ABSENT), current.order.get(part, _ABSENT)
+        before, after = _as_json(self.order), _as_json(current.order)
+        for part in _parts(before, after):
+            saved, now = before.get(part, _ABSENT), after.get(part, _ABSENT)
             if saved == now:
                 continue
             if part not in allowed:
@@ -345,17 +353,32 @@ def _list(name: str, value: object) -> Sequence[object]:
     return cast("Sequence[object]", value)
 
 
+def _as_json(order: Mapping[str, Any]) -> State:
+    """What a file would keep of it: an order of somebody else may state tuples, which come back as lists."""
+    try:
+        return json.loads(json.dumps(dict(order)))
+    except TypeError as error:
+        raise OptionsError(
+            f"what must match to resume must be JSON values, got {dict(order)!r}: {error}; "
+            "convert it in the order's identity()"
+        ) from error
+
+
 def _parts(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
     """All parts, the version first: under another version the others mean nothing."""
     rest = [part for part in (*saved, *current) if part not in _NEVER_ACCEPTED]
     return [*_NEVER_ACCEPTED, *dict.fromkeys(rest)]
 
 
+def _family(part: str) -> str:
+    return part.partition("@")[0]
+
+
 def _checked_accept(accept: Iterable[str], parts: set[str]) -> frozenset[str]:
     if isinstance(accept, str) or not isinstance(accept, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise OptionsTypeError(f'accept is a set of parts such as {{"fingerprint"}}, got {accept!r}')
     allowed = frozenset(accept)
-    acceptable = parts - set(_NEVER_ACCEPTED)
+    acceptable = {part for part in parts - set(_NEVER_ACCEPTED) if _family(part) not in _CHANGED_BY}
     if unknown := sorted(allowed - acceptable, key=str):
         raise OptionsError(f"accept={unknown} cannot be accepted; parts that can be: {sorted(acceptable)}")
     return allowed
@@ -365,6 +388,8 @@ def _mismatch(part: str, saved: object, current: object) -> PositionMismatchErro
     text = f"the saved position has another {part}: saved {saved!r}, this stream has {current!r}. "
     if part in _NEVER_ACCEPTED:
         text += "A place of one order means nothing in another: continue with the Dew release and order that saved it"
+    elif (family := _family(part)) in _CHANGED_BY:
+        text += _CHANGED_BY[family]
     else:
         text += f"If that is what you want, restore with accept={{{part!r}}}, which overrides this part alone"
     return PositionMismatchError(text, part=part, saved=saved, current=current)
@@ -374,11 +399,12 @@ def _check_schedule(saved: RecordPosition, current: RecordPosition) -> None:
     before, now = saved.segments[-1].schedule, current.segments[0].schedule
     if before.whole() == now.whole():
         return
-    divisors = [str(count) for count in range(1, before.batch + 1) if before.batch % count == 0]
+    small = [count for count in range(1, min(math.isqrt(before.batch), 1 << 16) + 1) if before.batch % count == 0]
+    counts = sorted({*small, *(before.batch // count for count in small)})
     plain = "" if isinstance(now.whole(), FixedBatch) else " into a stream without a ramp"
     raise PositionMismatchError(
         f"the saved position has the global batch {before.whole()}, this stream has {now.whole()}. "
-        f"A batch of {before.batch} divides over {', '.join(divisors)} processes. "
+        f"A batch of {before.batch} divides over {', '.join(map(str, counts))} processes. "
         f"To go on with {now.batch} from here, restore rebatch(state, {now.batch}){plain}",
         part="batch",
         saved=before.to_json(),

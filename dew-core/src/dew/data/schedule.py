@@ -12,6 +12,9 @@ import attrs
 from dew.data import checks
 from dew.data.errors import OptionsError, PositionError
 
+# A ramp is kept as a list of its phases; a damaged position must not make one without end.
+_MOST_INCREMENTS = 1 << 16
+
 
 class Schedule(Protocol):
     """Step -> span of records, both counted from the schedule's start."""
@@ -144,6 +147,11 @@ class RampedBatch:
             raise OptionsError(
                 f"a ramp from {ramp.start} by {ramp.increment} never reaches the batch of {self.batch}; "
                 f"{self.batch} - {ramp.start} must be a multiple of {ramp.increment} and not negative"
+            )
+        if increments > _MOST_INCREMENTS:
+            raise OptionsError(
+                f"a ramp from {ramp.start} by {ramp.increment} to {self.batch} has {increments} increments, and a ramp "
+                f"has at most {_MOST_INCREMENTS}; use a larger increment"
             )
         object.__setattr__(self, "_phases", tuple(_phases(ramp, increments)))
         self._full_step_at(self.done)
