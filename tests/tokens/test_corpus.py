@@ -183,6 +183,7 @@ def test_arrays_belong_to_the_caller(corpus: TokenCorpus, thousand: Path, tmp_pa
             first = reader.gather(starts, 5)
             assert first.flags.c_contiguous
             assert first.flags.writeable
+            assert first.flags.owndata  # a view would be copied once more by the stream
             expected = first.copy()
             first[...] = -1
             np.testing.assert_array_equal(reader.gather(starts, 5), expected)

@@ -235,6 +235,13 @@ def test_a_manifest_that_promises_the_moon(text_path: Path) -> None:
         corpus.read(0, corpus.tokens)
 
 
+def test_a_shard_that_grew(text_path: Path) -> None:
+    with (text_path / "shard-00000.tokens.npy").open("ab") as file:
+        file.write(b"xx")
+    with pytest.raises(DamagedSourceError, match=r"shard-00000\.tokens\.npy has 168 bytes, the manifest states 166"):
+        read_all(text_path)
+
+
 @pytest.mark.parametrize("kept", [0, 100, 128, 165])
 def test_a_truncated_shard(text_path: Path, kept: int) -> None:
     path = text_path / "shard-00000.tokens.npy"

@@ -12,7 +12,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dew.data.storage import Storage
 from dew.tokens import TokenCorpus, TokenizerInfo, WindowSource, verify_corpus, write_corpus
+from dew.tokens.shards import ManifestFiles, Pieces, RemoteShards
 
 
 def windows_of(ids: np.ndarray[Any, Any], starts: list[int], width: int) -> np.ndarray[Any, Any]:
@@ -154,6 +156,14 @@ def test_neighbouring_remote_windows_are_one_request(counting_url: str) -> None:
         ("shard-00000.tokens.npy", 128, 128 + 2 * 25),
         ("shard-00000.tokens.npy", 128 + 2 * 150_000, 128 + 2 * 150_013),
     ]
+
+
+def test_remote_pieces_may_lie_in_each_other(memory_url: str) -> None:
+    write_corpus([range(100)], memory_url, vocab_size=100)
+    reader = RemoteShards(Storage(memory_url), ManifestFiles(TokenCorpus(memory_url).manifest))
+    found = reader.read(Pieces([0, 0, 0], [20, 0, 10], [30, 100, 40]))
+    expected = np.arange(100, dtype="<u2").tobytes()
+    assert [bytes(piece) for piece in found] == [expected[20:30], expected[:100], expected[10:40]]
 
 
 def test_threads_share_a_corpus(corpus_path: Path, stream: np.ndarray[Any, Any]) -> None:

@@ -26,7 +26,7 @@ from dew.data.errors import (
 from dew.data.storage import Storage
 from dew.tokens import ByteTokenizer, Framing, TokenCorpus, TokenizerInfo, TokenWriter, verify_corpus, write_corpus
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "token_corpus.json"
+GOLDEN = Path(__file__).parent.parent / "golden" / "token-corpus-v1.json"
 
 
 def test_golden_bytes(tmp_path: Path) -> None:
@@ -150,6 +150,17 @@ def test_a_finished_corpus_is_not_written_over(tmp_path: Path) -> None:
     second = write_corpus([[2]], tmp_path, vocab_size=5, overwrite=True)
     assert verify_corpus(tmp_path) == second != first
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_an_overwrite_that_fails_leaves_no_corpus(tmp_path: Path) -> None:
+    """Neither the old one, whose shards are gone, nor a mixture."""
+    write_corpus([[1]] * 3, tmp_path, vocab_size=5, shard_tokens=1)
+    with pytest.raises(SourceError, match="document 1 has 9"):
+        write_corpus([[1], [9]], tmp_path, vocab_size=5, shard_tokens=1, overwrite=True)
+    with pytest.raises(
+        DamagedSourceError, match=r"no manifest\.json, which is written last, and 0 shards with receipts"
+    ):
+        TokenCorpus(tmp_path)
 
 
 def test_a_finished_remote_corpus_is_not_written_over(memory_url: str) -> None:

@@ -18,11 +18,11 @@ from dew.data.dataset import Dataset
 from dew.data.errors import OptionsError, SourceError
 from dew.data.loading import Loading
 from dew.data.source import Indices
-from dew.data.storage import Storage
-from dew.tokens.corpus import TokenCorpus
+from dew.tokens.access import CorpusOptions
+from dew.tokens.opening import has_split, open_corpus
 from dew.tokens.options import TokenOptions, check_val
-from dew.tokens.shards import location
-from dew.tokens.splits import find_split, splits_in
+from dew.tokens.reader import TokenReader
+from dew.tokens.shards import Tokens
 
 
 class WindowSource:
@@ -41,7 +41,7 @@ class WindowSource:
         SourceError: the stretch is too short for one window.
     """
 
-    def __init__(self, corpus: TokenCorpus, *, seq_len: int, start: int = 0, stop: int | None = None) -> None:
+    def __init__(self, corpus: TokenReader, *, seq_len: int, start: int = 0, stop: int | None = None) -> None:
         self.corpus = corpus
         self.seq_len = checks.check_count("seq_len", seq_len)
         self.start = checks.check_count("start", start, 0)
@@ -55,11 +55,15 @@ class WindowSource:
                 f"(tokens [{self.start}, {self.stop}) of {corpus.tokens}); use a seq_len of at most "
                 f"{max(self.stop - self.start - 1, 0)}, or more text"
             )
+        self._view: Tokens | None = None  # all windows, where they lie in one mapped shard
         self._within = (self.start, self.start + self._records * self.seq_len + 1)
 
     def __repr__(self) -> str:
         stretch = f"tokens {self.start} to {self.stop} of {self.corpus.tokens}"
         return f"WindowSource(seq_len={self.seq_len}, {stretch})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_view": None}
 
     def __len__(self) -> int:
         return self._records
@@ -75,21 +79,28 @@ class WindowSource:
         Raises:
             IndexError: there is no such window.
         """
+        view = self._view
+        if view is None:
+            view = self._view = self.corpus.view(self.start, self._records, self.seq_len, self.seq_len + 1)
+        if (
+            view is not None
+            and len(indices)
+            and indices[indices.argmin()] >= 0
+            and indices[indices.argmax()] < len(view)
+        ):
+            return {"text": view[indices].astype(np.int32)}
         starts = indices * self.seq_len
         if self.start:
             starts += self.start
         return {"text": self.corpus.gather(starts, self.seq_len + 1, within=self._within)}
 
     def fingerprint(self) -> str:
-        """The corpus's id: a digest of its manifest, which holds the sha256 of every file.
-
-        It does not read the files again: `verify_corpus` does.
-        """
-        return self.corpus.manifest.id
+        """The corpus's id. It does not read the files again: `verify_corpus` does."""
+        return self.corpus.id
 
     def identity(self) -> dict[str, Any]:
         """`{"tokenizer": sha256 of the tokenizer's definition}`, None where the corpus does not state it."""
-        return {"tokenizer": self.corpus.manifest.tokenizer.sha256}
+        return {"tokenizer": self.corpus.tokenizer_sha256}
 
     def open(self) -> "WindowSource":
         """A reader of the same windows with maps of its own; reads nothing."""
@@ -97,11 +108,12 @@ class WindowSource:
 
     def close(self) -> None:
         """Frees the corpus's maps; reading again opens them again."""
+        self._view = None
         self.corpus.close()
 
 
 @attrs.frozen
-class TokenWindows:
+class TokenWindows(CorpusOptions):
     """Windows of a token corpus, as one value: `TokenWindows("corpus", seq_len=2048, val=0.01).load(batch=32)`.
 
     The same as `dew.data.load("tokens/corpus", batch=32, options=TokenOptions(seq_len=2048, val=0.01))`.
@@ -109,6 +121,7 @@ class TokenWindows:
     Args:
         path: a corpus, or a directory of splits with one named `train`; a path or a URL.
         seq_len, val: as in `TokenOptions`.
+        format, dtype, eos_id, bos_id, storage_options, cache: as in `CorpusOptions`.
         seed: of the order.
         loading: how fast batches are made, never what they hold.
 
@@ -126,7 +139,7 @@ class TokenWindows:
     @property
     def options(self) -> TokenOptions:
         """The same wishes, for `dew.data.load`."""
-        return TokenOptions(seq_len=self.seq_len, val=self.val)
+        return TokenOptions(seq_len=self.seq_len, val=self.val, **self.access())
 
     def load(self, *, batch: int) -> Dataset:
         """The data set, with `batch` rows in one step over all processes.
@@ -160,26 +173,37 @@ def open_split(path: str, split: str, options: TokenOptions) -> WindowSource:
         SplitError: there is no split of that name.
         SourceError: the corpus is too short for the windows or for the validation asked for.
     """
-    storage = Storage(path)
-    if not isinstance(options.val, float):
-        return WindowSource(TokenCorpus(find_split(storage, split)), seq_len=options.seq_len)
-    if split not in {"train", "val"}:
-        raise OptionsError(
-            f"split {split!r} with val={options.val}: a fraction is cut from the split 'train' and read as 'val'; "
-            "to validate on another split, name it as val"
-        )
-    if "val" in splits_in(storage):
-        raise OptionsError(
-            f"val={options.val} would be cut from the split 'train', but {location(storage)} has a split 'val' of its "
-            "own; pass val='val' to read it"
-        )
-    corpus = TokenCorpus(find_split(storage, "train"))
-    cut = tail_start(corpus, options.val)
-    start, stop = (0, cut) if split == "train" else (cut, corpus.tokens)
+    corpus, start, stop = open_stretch(path, split, options)
     return WindowSource(corpus, seq_len=options.seq_len, start=start, stop=stop)
 
 
-def tail_start(corpus: TokenCorpus, fraction: float) -> int:
+def open_stretch(path: str, split: str, options: TokenOptions) -> tuple[TokenReader, int, int]:
+    """The corpus of one split below `path`, and which tokens `[start, stop)` of it, all of whole documents.
+
+    Raises:
+        SourceError, SplitError: as `open_split`.
+    """
+    val = options.val
+    if not isinstance(val, float):
+        corpus = open_corpus(path, split, options)
+        return corpus, 0, corpus.tokens
+    if split not in {"train", "val"}:
+        raise OptionsError(
+            f"split {split!r} with val={val}: a fraction is cut from the split 'train' and read as 'val'; "
+            "to validate on another split, name it as val"
+        )
+    if has_split(path, "val", options):
+        raise OptionsError(
+            f"val={val} would be cut from the split 'train', but {options.storage(path).location()} has a split "
+            "'val' of its own; pass val='val' to read it"
+        )
+    corpus = open_corpus(path, "train", options)
+    cut = tail_start(corpus, val)
+    start, stop = (0, cut) if split == "train" else (cut, corpus.tokens)
+    return corpus, start, stop
+
+
+def tail_start(corpus: TokenReader, fraction: float) -> int:
     """First token of the fewest whole documents at the corpus's end that hold at least `fraction` of its tokens.
 
     Raises:
