@@ -23,11 +23,11 @@ ROOT = Path(__file__).parents[2]
 
 # A module of dew.data imports its own layer and those before it.
 LAYERS = (
-    {"errors", "checks"},
-    {"order", "schedule", "position", "mixture"},
-    {"storage", "source", "dataset", "collate", "fields", "pixels"},
-    {"loading", "pool", "step", "workers", "stream"},
-    {"build", "conditioning"},
+    {"errors", "checks", "filenames"},
+    {"order", "schedule", "position", "quotas", "mixture"},
+    {"cache", "storage", "source", "dataset", "collate", "fields", "pixels"},
+    {"checkpointable", "loading", "pool", "step", "workers", "stream"},
+    {"build", "conditioning", "mixed", "mixing", "recipe"},
     {"provider", "registry", "opening", "load", "names"},
 )
 LAYER = {f"dew.data.{name}": number for number, names in enumerate(LAYERS) for name in names}
@@ -48,7 +48,7 @@ MAY_IMPORT = {
 }
 
 # The distribution that an imported name comes from, where the two differ; in lower case, with "_" for "-".
-DISTRIBUTIONS = {"PIL": "pillow", "dew": "dew_core"}
+DISTRIBUTIONS = {"PIL": "pillow", "dew": "dew_core", "orbax": "orbax_checkpoint"}
 
 PURE = {f"dew.data.{name}" for name in LAYERS[1]}
 LIGHT = {"attrs", "numpy", "pluggy"}

@@ -15,6 +15,9 @@
     │   └── StorageDeniedError (PermissionError)     the storage does not permit it
     ├── PositionError (ValueError)           a saved position cannot be read
     │   └── PositionMismatchError            a saved position belongs to other data or another order
+    ├── CheckpointError (ValueError)         a checkpoint is damaged, lacks a part, or cannot be written
+    │   └── CheckpointNotFoundError (FileNotFoundError)   there is no checkpoint, or none of that step
+    ├── PoolError (RuntimeError)             another process of the pool failed or disagrees
     ├── StreamClosedError (ValueError)       an iterator was used after close()
     ├── WorkerError (RuntimeError)           a worker process ended or could not start
     └── ProviderError                        a provider cannot be used
@@ -100,6 +103,18 @@ class PositionMismatchError(PositionError):
         self.part = part
         self.saved = saved
         self.current = current
+
+
+class CheckpointError(DewDataError, ValueError):
+    """A checkpoint is damaged, lacks a part, or cannot be written."""
+
+
+class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
+    """There is no checkpoint, or none of that step."""
+
+
+class PoolError(DewDataError, RuntimeError):
+    """Another process of the pool failed, or disagrees with this one."""
 
 
 class StreamClosedError(DewDataError, ValueError):
