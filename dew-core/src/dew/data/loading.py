@@ -139,7 +139,6 @@ def open_feed(load: LoadStep, *, first: int, stop: int | None, loading: Loading,
         from dew.data.workers import WorkerSteps
 
         memory //= 2  # one half for what the workers hold, one for what waits here
-
         steps = WorkerSteps(
             load,
             first=first,
@@ -168,7 +167,11 @@ class DirectFeed:
         with self._building:
             if self._closed:
                 raise StepStoppedError
-            return self._steps(step)
+            try:
+                return self._steps(step)
+            finally:
+                if self._closed:  # by close(), which may not have waited for this step
+                    self._steps.close()
 
     def close(self) -> None:
         """Frees the reader and the pool, once the step that another thread may be building has ended."""
@@ -211,13 +214,15 @@ class ReadAheadFeed:
         self._begin: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._slots.put(True)
         self._begin.put(first)
+        # Started by the first get(): a Ctrl-C before the stream knows this feed must not leave a thread behind.
         self._thread = threading.Thread(target=self._run, name="dew-read-ahead", daemon=True)
-        self._thread.start()
 
     def get(self, step: int) -> Batch:
         """The next built step; raises what building it raised."""
         if self._inline:
             return self._build_here(step)
+        if self._thread.ident is None:
+            self._thread.start()
         built = self._built.get()
         if built is None:
             self._inline = True
@@ -245,14 +250,14 @@ class ReadAheadFeed:
 
     def _build_here(self, step: int) -> Batch:
         started = time.perf_counter()
-        with self._building:
-            if self._freed:
-                raise StepStoppedError
-            self._inline_thread = threading.current_thread()
-            try:
+        self._inline_thread = threading.current_thread()
+        try:
+            with self._building:
+                if self._freed:
+                    raise StepStoppedError
                 batch = self._steps(step)
-            finally:
-                self._inline_thread = None
+        finally:
+            self._inline_thread = None
         if time.perf_counter() - started > _SLOW_SECONDS:
             self._inline = False
             self._begin.put(step + 1)

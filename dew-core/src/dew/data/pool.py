@@ -35,10 +35,7 @@ class RecordPool:
         for _ in range(min(len(self._threads), rows - 1)):
             self._jobs.put(job)
         job.work()
-        job.wait()
-        if job.failure is not None:
-            raise job.failure
-        return job.results
+        return job.finish()
 
     def close(self) -> list[str]:
         """Ends the threads; names of those that are still blocked after five seconds."""
@@ -55,7 +52,7 @@ def join(threads: list[threading.Thread], seconds: float = JOIN_SECONDS) -> list
     """
     here = threading.current_thread()
     waiting = (here, here.mapper) if isinstance(here, _RowThread) else (here,)
-    others = [thread for thread in threads if thread not in waiting]
+    others = [thread for thread in threads if thread not in waiting and thread.ident is not None]
     deadline = time.monotonic() + seconds
     for thread in others:
         thread.join(max(0.0, deadline - time.monotonic()))
@@ -71,8 +68,8 @@ class _Job:
         self._lock = threading.Lock()
         self._done = threading.Event()
         self._failed_row = rows
-        self.failure: BaseException | None = None
-        self.results: list[Any] = [None] * rows
+        self._failure: BaseException | None = None
+        self._results: list[Any] = [None] * rows
         if not rows:
             self._done.set()
 
@@ -81,7 +78,7 @@ class _Job:
             try:
                 # A row below the one that failed may fail too, and would then be the one to report.
                 if row < self._failed_row:
-                    self.results[row] = self._function(row)
+                    self._results[row] = self._function(row)
             except BaseException as error:
                 self._fail(row, error)
             with self._lock:
@@ -89,13 +86,20 @@ class _Job:
                 if not self._left:
                     self._done.set()
 
-    def wait(self) -> None:
+    def finish(self) -> list[Any]:
+        """Waits for all rows. A thread that came late may still hold the job: records must not live on in it."""
         self._done.wait()
+        results, failure = self._results, self._failure
+        self._results, self._failure = [], None
+        del self._function
+        if failure is not None:
+            raise failure
+        return results
 
     def _fail(self, row: int, error: BaseException) -> None:
         with self._lock:
             if row < self._failed_row:
-                self._failed_row, self.failure = row, error
+                self._failed_row, self._failure = row, error
 
 
 class _RowThread(threading.Thread):

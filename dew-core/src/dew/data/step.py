@@ -189,6 +189,8 @@ class LoadStep:
             CollateError: records do not fit into one batch.
             Exception: whatever the source or `preprocess` raised, with notes naming step, place, record and source.
         """
+        if self._stopped.is_set():
+            raise StepStoppedError
         try:
             places, records = self._rows.rows(step)
             batch = self._read(places, records)
@@ -199,6 +201,16 @@ class LoadStep:
             error.add_note(f"in step {step} of {self._name}")
             raise
         return batch
+
+    @property
+    def source(self) -> RecordSource:
+        """What is read."""
+        return self._source
+
+    @property
+    def preprocess(self) -> Preprocess | None:
+        """What is applied to each record."""
+        return self._preprocess
 
     @property
     def builds_whole_steps(self) -> bool:

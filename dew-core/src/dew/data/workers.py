@@ -7,6 +7,7 @@ reads that end of file exits, in the middle of a step too; a parent that does ra
 """
 
 import contextlib
+import fcntl
 import io
 import marshal
 import os
@@ -35,7 +36,7 @@ _CREDIT = b"+"
 _END_SECONDS = 1.0
 
 # The code of a worker: everything else comes over the socket.
-_MAIN = "import sys; sys.path[:] = {path!r}; from dew.data.workers import serve; serve({fd})"
+_MAIN = "import sys; sys.path[:], sys.argv[:] = {path!r}, {argv!r}; from dew.data.workers import serve; serve({fd})"
 
 # A worker decodes records; it must take neither the accelerator nor more than its share of the cores.
 _ENVIRONMENT = {
@@ -45,7 +46,6 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OPENCV_FOR_THREADS_NUM": "1",
 }
-
 
 # Options of this interpreter that a worker's must share; -W and -X beside them.
 _FLAGS = {
@@ -152,13 +152,14 @@ class _Worker:
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._socket, theirs = socket.socketpair()
+        self._socket, theirs = map(_above_standard_streams, socket.socketpair())
         _parent_ends.add(self._socket)
         path = [entry for entry in sys.path if isinstance(entry, str)]  # pyright: ignore[reportUnnecessaryIsInstance]
         with theirs:
+            main = _MAIN.format(path=path, argv=sys.argv, fd=theirs.fileno())
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, *_interpreter_flags(), "-c", _MAIN.format(path=path, fd=theirs.fileno())],
+                    [sys.executable, *_interpreter_flags(), "-c", main],
                     stdin=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     env={**os.environ, **_ENVIRONMENT},
@@ -209,7 +210,8 @@ class _Failure:
 
     def __init__(self, error: BaseException) -> None:
         self._text = "".join(traceback.format_exception(error))
-        self._summary = "".join(traceback.format_exception_only(error)).strip()
+        self._summary = f"{type(error).__qualname__}: {traceback.TracebackException.from_exception(error)}"
+        self._notes: list[str] = getattr(error, "__notes__", [])
         self._pickled = _pickled_error(error)
 
     def error(self) -> BaseException:
@@ -217,6 +219,7 @@ class _Failure:
         if self._pickled is not None:
             with contextlib.suppress(Exception):
                 error = _error_of(pickle.loads(self._pickled))
+        error.__notes__ = self._notes
         error.__cause__ = _WorkerTracebackError(f"\n\n{self._text}")
         return error
 
@@ -231,8 +234,8 @@ def _pickled_error(error: BaseException) -> bytes | None:
     Many classes have an `__init__` that takes other arguments than `args`, and come back from a pickle as another error
     or not at all: these travel as type, `args` and attributes, without attributes that cannot be pickled.
     """
-    notes = {"__notes__": list(getattr(error, "__notes__", ()))}
-    for form in (error, (type(error), error.args, vars(error)), (type(error), error.args, notes)):
+    forms: tuple[Any, ...] = (error, (type(error), error.args, vars(error)), (type(error), error.args, {}))
+    for form in forms:
         with contextlib.suppress(Exception):
             pickled = _pickled(form)
             if str(_error_of(pickle.loads(pickled))) == str(error):
@@ -304,7 +307,7 @@ def _send_built(connection: socket.socket, built: "queue.SimpleQueue[Any]") -> N
         try:
             _send(connection, step)
         except OSError:
-            os._exit(0)  # the parent is gone
+            _end()  # the parent is gone
         except BaseException as error:  # nothing was sent: it failed while the step was pickled
             _send(connection, _Failure(error))
         del step  # else it would stay alive while this thread waits
@@ -317,7 +320,25 @@ def _watch(connection: socket.socket, credits: threading.Semaphore) -> None:
             credits.release(len(received))
     except OSError:
         pass
+    _end()
+
+
+def _end() -> NoReturn:
+    """Ends this process, and those that preprocess started in its group.
+
+    By SIGTERM, which spares multiprocessing's resource tracker: it frees what preprocess shared.
+    """
+    with contextlib.suppress(OSError):
+        os.killpg(0, signal.SIGTERM)
     os._exit(0)
+
+
+def _above_standard_streams(end: socket.socket) -> socket.socket:
+    """The socket under a number of 3 or more: where a program has closed its output, a worker would print into it."""
+    if end.fileno() > 2:
+        return end
+    with end:
+        return socket.socket(fileno=fcntl.fcntl(end.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
 
 
 def _send(connection: socket.socket, value: object) -> None:
@@ -362,6 +383,9 @@ def _pickled(value: object) -> bytes:
                 return marshal.loads, (marshal.dumps(obj),)
             return super().reducer_override(obj)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
+    script = sys.modules.get("__mp_main__")  # what multiprocessing calls the script in processes that it started
+    if script is not None:
+        cloudpickle.register_pickle_by_value(script)  # pyright: ignore[reportUnknownMemberType]
     buffer = io.BytesIO()
     try:
         Pickler(buffer).dump(value)  # pyright: ignore[reportUnknownMemberType]
