@@ -1,4 +1,4 @@
-"""What training objectives want of a batch, as data, and the one shift that turns token rows into inputs and targets.
+"""What training objectives want of a batch, as data; the shift of token rows into inputs and targets; their masks.
 
 The one idea: an objective and a source agree on field names, dtypes and shapes, and on nothing else. `CONTRACTS` is
 that agreement; `check_batch` holds a batch against it and names the field, what it got and what the objective wants.
@@ -178,7 +178,8 @@ def shift(batch: Mapping[str, Any]) -> dict[str, Any]:
             raise FieldError(f"field {name!r} is in the batch already; shift makes a field of that name: rename yours")
     text = _host(batch["text"])
     segments = _host(batch[_SEGMENTS.name]) if _SEGMENTS in present else None
-    shifted |= {"inputs": _inputs(text), "targets": _targets(text), "target_mask": _target_mask(text, segments)}
+    mask = np.ones((text.shape[0], text.shape[1] - 1), np.bool_) if segments is None else target_mask(segments)
+    shifted |= {"inputs": _inputs(text), "targets": _targets(text), "target_mask": mask}
     if segments is not None:
         shifted["segment_ids"] = _inputs(segments)
     if _POSITIONS in present:
@@ -186,6 +187,37 @@ def shift(batch: Mapping[str, Any]) -> dict[str, Any]:
     if _ROLES in present:
         shifted["target_roles"] = _targets(_host(batch[_ROLES.name]))
     return shifted
+
+
+def segment_mask(segment_ids: Any) -> Any:
+    """Which tokens a token of a packed row may attend to: itself and those before it in its own segment.
+
+    A reference for attention that is given segment ids: what it lets through must be this. Padding, segment 0, sees
+    padding alone: nothing real depends on it, and no row of a softmax is empty, which would make gradients NaN.
+
+    Args:
+        segment_ids: (..., S) integers, a NumPy or a JAX array (also a traced one), as `shift` makes `segment_ids`.
+
+    Returns:
+        (..., S, S) bool, an array of the same kind: `[..., i, j]` says whether token i sees token j.
+    """
+    length = segment_ids.shape[-1]
+    return (segment_ids[..., :, None] == segment_ids[..., None, :]) & np.tri(length, dtype=np.bool_)
+
+
+def target_mask(segment_ids: Any) -> Any:
+    """Which targets of packed rows count: position t predicts token t + 1 of its own segment, which is not padding.
+
+    So the last token of a document never predicts the first one of the next.
+
+    Args:
+        segment_ids: (..., S+1) integers, a NumPy or a JAX array (also a traced one), as a batch holds them.
+
+    Returns:
+        (..., S) bool, an array of the same kind.
+    """
+    inputs, targets = segment_ids[..., :-1], segment_ids[..., 1:]
+    return (inputs == targets) & (targets != 0)
 
 
 def _host(value: Any) -> Array:
@@ -198,13 +230,6 @@ def _inputs(tokens: Array) -> Array:
 
 def _targets(tokens: Array) -> Array:
     return np.array(tokens[:, 1:], order="C")
-
-
-def _target_mask(text: Array, segments: Array | None) -> Array:
-    """Which targets count, (B, S) bool."""
-    if segments is None:
-        return np.ones((text.shape[0], text.shape[1] - 1), np.bool_)
-    return (segments[:, :-1] == segments[:, 1:]) & (segments[:, 1:] != 0)
 
 
 def zero_padding(batch: Mapping[str, Any], rows: Rows) -> None:
