@@ -414,8 +414,18 @@ class TestLocal:
         monkeypatch.setattr(os, "fsync", fsync)
         monkeypatch.setattr(os, "replace", replace)
         Storage(str(tmp_path)).write("new/deep/a", b"1")
-        assert events[:2] == ["sync file", "rename"]
-        assert sorted(events[2:]) == ["sync .", "sync new", "sync new/deep"]
+        assert sorted(events[:2]) == ["sync .", "sync new"]  # the folders made on the way
+        assert events[2:] == ["sync file", "rename", "sync new/deep"]
+
+    def test_a_large_file_is_written_beside_its_name_and_adopted(self, tmp_path: pathlib.Path) -> None:
+        storage = Storage(str(tmp_path / "new"))
+        path = storage.unfinished("deep/a")
+        path.write_bytes(b"12")
+        assert path.parent == tmp_path / "new" / "deep"
+        assert storage.list("deep") == []
+        storage.adopt("deep/a", path)
+        assert os.listdir(path.parent) == ["a"]
+        assert storage.read("deep/a") == b"12"
 
     def test_a_killed_writer_leaves_a_whole_file(self, tmp_path: pathlib.Path) -> None:
         script = (
@@ -827,3 +837,13 @@ def test_a_listing_of_a_file_and_of_an_unknown_protocol() -> None:
             Storage("memory://").size(url.removeprefix("memory://"))
     with pytest.raises(StorageError, match="nosuch://x/a could not be read: ValueError: Protocol not known: nosuch"):
         Storage("nosuch://x").read("a")
+
+
+def test_locations_are_whole_paths_and_urls_without_secrets(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Storage("corpus").location("a/b") == f"{tmp_path}/corpus/a/b"
+    assert Storage(f"file://{tmp_path}").location() == str(tmp_path)
+    assert Storage("s3://bucket/c").location("x") == "s3://bucket/c/x"
+    assert Storage("https://me:pw@host/c?signature=1").location("x") == "https://***@host/c/x?***"

@@ -1,7 +1,8 @@
 """Corpora that several test modules read."""
 
+import struct
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,3 +54,51 @@ def memory_url() -> Iterator[str]:
     files, path = fsspec.core.url_to_fs(url)
     if files.exists(path):
         files.rm(path, recursive=True)
+
+
+Ids = Sequence[Sequence[int]]
+
+MEGATRON_DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}
+
+
+@pytest.fixture(scope="session")
+def megatron() -> Callable[..., Path]:
+    """Writes `stem.bin` and `stem.idx` from the format's description; returns the `.bin`."""
+
+    def write(
+        stem: Path, documents: Sequence[Ids], code: int = 8, *, counted: bool = True, modes: bool = False
+    ) -> Path:
+        """`documents`: each some sequences of ids. `counted`: the head counts documents, not entries of the list."""
+        sequences = [sequence for document in documents for sequence in document]
+        dtype = np.dtype(MEGATRON_DTYPES[code])
+        lengths = np.array([len(sequence) for sequence in sequences], "<i4")
+        begins = np.concatenate([[0], np.cumsum(lengths, dtype="<i8")[:-1]])[: len(lengths)] * dtype.itemsize
+        firsts = np.cumsum([0, *(len(document) for document in documents)], dtype="<i8")
+        count = len(documents) if counted else len(firsts)
+        head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, len(sequences), count)
+        parts = [head, lengths.tobytes(), begins.astype("<i8").tobytes(), firsts.tobytes()]
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        stem.with_name(stem.name + ".idx").write_bytes(b"".join([*parts, bytes(len(sequences) if modes else 0)]))
+        path = stem.with_name(stem.name + ".bin")
+        path.write_bytes(b"".join(np.array(sequence, dtype).tobytes() for sequence in sequences))
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def datatrove() -> Callable[..., Path]:
+    """Writes `x.ds`, `x.ds.index` and `x.ds.metadata` from the format's description; returns the `.ds`."""
+
+    def write(path: Path, documents: Ids, itemsize: int = 2, *, index: bool = True, metadata: bool = True) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"".join(np.array(document, f"<u{itemsize}").tobytes() for document in documents))
+        ends = np.cumsum([len(document) for document in documents], dtype="<u8")
+        if index:
+            path.with_name(path.name + ".index").write_bytes(ends.tobytes())
+        if metadata:
+            text = f"some/tokenizer|{itemsize}\n{ends[-1]}\n{ends[-1]} T"
+            path.with_name(path.name + ".metadata").write_text(text)
+        return path
+
+    return write

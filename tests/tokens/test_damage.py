@@ -303,6 +303,7 @@ def test_headers_that_disagree(text_path: Path, array: np.ndarray[Any, Any], mes
         (b"\x93NUMPY\x02\x00", r"no \.npy header of version 1\.0"),
         (b"\x93NUMPY\x01\x00\xf6\x00", r"a \.npy header of 256 bytes instead of 128"),
         (b"\x93NUMPY\x01\x00\x76\x00__import__('os')", r"is not a token file"),
+        (b"\x93NUMPY\x01\x00\x76\x00{'descr': ('<u2'".ljust(128), r"starts with a \.npy header that cannot be read"),
     ],
 )
 def test_files_that_are_no_arrays(text_path: Path, head: bytes, message: str) -> None:

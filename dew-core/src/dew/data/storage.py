@@ -10,6 +10,7 @@ import pathlib
 import random
 import re
 import stat
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,6 +20,7 @@ from urllib import parse
 import attrs
 import numpy as np
 
+from dew.data import cache as caching
 from dew.data import checks, errors
 
 _FIRST_DELAY = 0.5  # seconds before the second try; doubles from try to try
@@ -26,6 +28,7 @@ _LONGEST_DELAY = 8.0
 _JITTER = random.SystemRandom()  # without a state: a retry must not move anybody's draws
 _TEMPORARY = ".dew-tmp-"
 _LOCAL_URL = re.compile("(file|local)://")
+_VERSIONS = ("ETag", "etag", "generation", "md5Hash", "LastModified", "last_modified", "mtime", "created")
 _TRANSIENT_STATUS = (408, 425, 429)  # and every 5xx
 _TRANSIENT_ERRNO = (errno.EAGAIN, errno.EBUSY, errno.EIO, errno.ESTALE, errno.ENETUNREACH, errno.EHOSTUNREACH)
 # By name, since core imports none of the client libraries: aiohttp, botocore, requests, urllib3, azure.
@@ -42,6 +45,7 @@ _Span: TypeAlias = tuple[int, int]
 class _Stat(NamedTuple):
     size: int | None  # None where a server does not tell
     directory: bool
+    version: str = ""  # tells one state of a remote file from another, where the storage has such a thing
 
 
 def _as_url(url: "str | os.PathLike[str]") -> str:
@@ -68,6 +72,7 @@ class Storage:
         url: a local path, or a URL of fsspec. A path after `file://` is taken as it stands.
         options: fsspec's storage options (keys, tokens, endpoints); never shown.
         retries: how often an operation is tried again after a timeout, a dropped connection or a 5xx reply.
+        cache: where blocks of remote files are kept on a local disk; local files are never copied.
 
     Every method raises:
         OptionsError: a name is absolute, holds '..', or is empty where a file is needed.
@@ -79,6 +84,7 @@ class Storage:
     url: str = attrs.field(converter=_as_url, repr=lambda url: repr(_shown(url)))
     options: Mapping[str, Any] = attrs.field(factory=dict[str, Any], repr=False, hash=False, kw_only=True)
     retries: int = attrs.field(default=4, validator=checks.count(0), kw_only=True)
+    cache: caching.BlockCache | None = attrs.field(default=None, repr=False, kw_only=True)
 
     @property
     def local(self) -> bool:
@@ -88,6 +94,10 @@ class Storage:
     def path(self, name: str = "") -> pathlib.Path | None:
         """The local path of `name`, None where the storage is remote."""
         return self._root() / self._checked(name) if self.local else None
+
+    def location(self, name: str = "") -> str:
+        """Where `name` is, for a message: a whole path, or a URL without user, password and query."""
+        return str((self._root() / name).absolute()) if self.local else _join(_shown(self.url), name)
 
     def exists(self, name: str) -> bool:
         """Whether a file or directory of that name is stored."""
@@ -100,7 +110,10 @@ class Storage:
 
     def size(self, name: str) -> int:
         """Bytes of the file `name`."""
-        return self._try("measured", self._checked(name, file=True), _size)
+        name = self._checked(name, file=True)
+        found = self._try("measured", name, _measured)
+        self._note(name, found)
+        return cast("int", found.size)
 
     def list(self, name: str = "") -> list[str]:
         """Names of what is directly inside a directory, sorted by code points; unfinished writes are left out."""
@@ -109,7 +122,14 @@ class Storage:
 
     def read(self, name: str) -> bytes:
         """The whole file."""
-        return self._try("read", self._checked(name, file=True), lambda files, name: files.fetch(name))
+        name = self._checked(name, file=True)
+        if self.cache is not None and not self.local:
+            # Asked for anew each time: manifests and positions must not be older than what is stored.
+            found = self._try("read", name, lambda files, name: files.stat(name))
+            file = self._note(name, found)
+            if file is not None and found.version and file.size and not found.directory:
+                return self._cached(self.cache, file, name, (0, file.size))
+        return self._try("read", name, lambda files, name: files.fetch(name))
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
         """Exactly bytes `[start, stop)`, in one request and with nothing read ahead; an empty range asks for nothing.
@@ -122,14 +142,31 @@ class Storage:
         name = self._checked(name, file=True)
         if start == stop:
             return b""
-        return self._try("read", name, lambda files, name: self._range(files, name, (start, stop)))
+        if self.cache is not None and not self.local:
+            file = self.cache.known(self._place(name))
+            if file is None:
+                file = self._note(name, self._try("read", name, lambda files, name: files.stat(name)))
+            if file is not None and stop <= file.size:
+                return self._cached(self.cache, file, name, (start, stop))
+        return self._fetched(name, (start, stop))
 
     def write(self, name: str, data: bytes) -> None:
         """Stores `data` as `name`, all or nothing; directories on the way are made.
 
         A local file is on disk when this returns. A remote one is sent in one put, as atomic as the storage makes that.
         """
-        self._try("written", self._checked(name, file=True), lambda files, name: files.put(name, data))
+        name = self._checked(name, file=True)
+        self._try("written", name, lambda files, name: files.put(name, data))
+        if self.cache is not None:
+            self.cache.note(self._place(name), None, "")  # what was known of it is out of date
+
+    def unfinished(self, name: str) -> pathlib.Path:
+        """A new local path to write at what is too large to hold, for `adopt` to store; `list` leaves it out."""
+        return self._try("written", self._checked(name, file=True), lambda files, name: files.unfinished(name))
+
+    def adopt(self, name: str, path: pathlib.Path) -> None:
+        """Stores what was written at `unfinished(name)` as `name`, all or nothing, and removes it there."""
+        self._try("written", self._checked(name, file=True), lambda files, name: files.adopt(name, path))
 
     def child(self, name: str) -> "Storage":
         """The directory `name` as a storage of its own, with the same options."""
@@ -149,16 +186,13 @@ class Storage:
     def _checked(self, name: str, *, file: bool = False) -> str:
         parts = name.split("/")
         if name.startswith("/") or ".." in parts or "\0" in name:
-            raise errors.OptionsError(f"name {name!r} leads out of {self._where('')}; use a relative name without '..'")
+            raise errors.OptionsError(f"name {name!r} leads out of {self.location()}; use a relative name without '..'")
         if "::" in name and not self.local:
-            raise errors.OptionsError(f"name {name!r} cannot be used in {self._where('')}: to fsspec '::' chains URLs")
+            raise errors.OptionsError(f"name {name!r} cannot be used in {self.location()}: to fsspec '::' chains URLs")
         plain = "/".join(part for part in parts if part not in ("", "."))
         if file and not plain:
-            raise errors.OptionsError(f"a file in {self._where('')} was asked for, got the name {name!r}")
+            raise errors.OptionsError(f"a file in {self.location()} was asked for, got the name {name!r}")
         return plain
-
-    def _where(self, name: str) -> str:
-        return str((self._root() / name).absolute()) if self.local else _join(_shown(self.url), name)
 
     def _found(self, name: str) -> _Stat | None:
         try:
@@ -166,16 +200,30 @@ class Storage:
         except errors.SourceNotFoundError:
             return None
 
+    def _place(self, name: str) -> str:
+        return caching.place_of(_join(self.url, name), self.options)
+
+    def _note(self, name: str, found: _Stat) -> caching.CachedFile | None:
+        if self.cache is None or self.local:
+            return None
+        return self.cache.note(self._place(name), found.size, found.version)
+
+    def _cached(self, cache: caching.BlockCache, file: caching.CachedFile, name: str, span: _Span) -> bytes:
+        return cache.read(file, *span, lambda start, stop: self._fetched(name, (start, stop)))
+
+    def _fetched(self, name: str, span: _Span) -> bytes:
+        return self._try("read", name, lambda files, name: self._range(files, name, span))
+
     def _range(self, files: _Files, name: str, span: _Span) -> bytes:
         data, asked = files.fetch(name, span), span[1] - span[0]
         if len(data) > asked:
             raise _ranges_ignored(span, len(data))
         if len(data) < asked:
-            size = _size(files, name)
+            size = cast("int", _measured(files, name).size)
             if size >= span[1]:
                 raise ConnectionError(f"{len(data)} of {asked} bytes arrived")
             raise errors.DamagedSourceError(
-                f"{self._where(name)} is cut: {asked} bytes, {span[0]} to {span[1]}, were asked for and "
+                f"{self.location(name)} is cut: {asked} bytes, {span[0]} to {span[1]}, were asked for and "
                 f"{max(0, size - span[0])} of them found, since it holds {size} bytes; copy or write it again"
             )
         return data
@@ -199,7 +247,7 @@ class Storage:
             del error
 
     def _refusal(self, done: str, name: str, error: Exception, tries: int) -> errors.DewDataError:
-        where, status, text = self._where(name), _status(error), self._hidden(f"{type(error).__name__}: {error}")
+        where, status, text = self.location(name), _status(error), self._hidden(f"{type(error).__name__}: {error}")
         if _is_transient(error):
             return errors.StorageError(
                 f"{where} could not be {done} in {tries} tries, the last ended with {text}; "
@@ -247,21 +295,27 @@ class _Local:
             return file.read(max(0, min(span[1], os.fstat(file.fileno()).st_size) - span[0]))
 
     def put(self, name: str, data: bytes) -> None:
-        path = self.root / name
-        missing = [folder for folder in path.parents if not folder.exists()]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(_TEMPORARY + os.urandom(8).hex())
+        temporary = self.unfinished(name)
         try:
             with open(temporary, "xb") as file:
                 file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
+            self.adopt(name, temporary)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        for folder in {path.parent, *(folder.parent for folder in missing)}:
-            _sync_names(folder)
+
+    def unfinished(self, name: str) -> pathlib.Path:
+        path = self.root / name
+        missing = [folder for folder in path.parents if not folder.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in {folder.parent for folder in missing}:
+            _sync(folder)
+        return path.with_name(_TEMPORARY + os.urandom(8).hex())
+
+    def adopt(self, name: str, path: pathlib.Path) -> None:
+        _sync(path)
+        os.replace(path, self.root / name)
+        _sync((self.root / name).parent)
 
 
 @attrs.frozen
@@ -279,7 +333,7 @@ class _Remote:
         files, path = self.at(name)
         files.invalidate_cache(path)  # an old listing would hide what another process wrote
         info = files.info(path)
-        return _Stat(info["size"], info["type"] == "directory")
+        return _Stat(info["size"], info["type"] == "directory", _version(info))
 
     def names(self, name: str) -> Iterable[str]:
         files, path = self.at(name)
@@ -303,6 +357,14 @@ class _Remote:
         files, path = self.at(name)
         files.pipe_file(path, data, **self.request(files))
 
+    def unfinished(self, name: str) -> pathlib.Path:
+        return pathlib.Path(tempfile.gettempdir(), _TEMPORARY + os.urandom(8).hex())
+
+    def adopt(self, name: str, path: pathlib.Path) -> None:
+        files, target = self.at(name)
+        files.put_file(str(path), target, **self.request(files))
+        path.unlink()
+
     def request(self, files: Any, span: _Span | None = None) -> dict[str, Any]:
         """Further arguments of one request."""
         return {}
@@ -314,7 +376,8 @@ class _Web(_Remote):
     def stat(self, name: str) -> _Stat:
         files, path = self.at(name)
         info = files.info(path)
-        return _Stat(info["size"], info.get("mimetype") == "text/html" and files.isdir(_folder(path)))
+        directory = info.get("mimetype") == "text/html" and files.isdir(_folder(path))
+        return _Stat(info["size"], directory, _version(info))
 
     def names(self, name: str) -> Iterable[str]:
         files, path = self.at(name)
@@ -335,18 +398,22 @@ class _Web(_Remote):
         return {**files.kwargs, "headers": headers, "raise_for_status": check}
 
 
-def _size(files: _Files, name: str) -> int:
-    size, directory = files.stat(name)
-    if directory:
+def _measured(files: _Files, name: str) -> _Stat:
+    found = files.stat(name)
+    if found.directory:
         raise IsADirectoryError(name)
-    if size is None:
+    if found.size is None:
         raise OSError("the server does not tell its size")
-    return size
+    return found
 
 
-def _sync_names(folder: pathlib.Path) -> None:
-    """Puts a directory's own entries on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _version(info: Mapping[str, Any]) -> str:
+    return next((f"{key}={info[key]}" for key in _VERSIONS if info.get(key) is not None), "")
+
+
+def _sync(path: pathlib.Path) -> None:
+    """Puts a file, or a directory's own entries, on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

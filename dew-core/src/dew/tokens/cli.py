@@ -1,4 +1,4 @@
-"""`dew tokens info`: what a corpus holds, how long its documents are, and how well they would pack."""
+"""`dew tokens`, and `info` of it: what a corpus holds, how long its documents are, and how well they would pack."""
 
 import json
 from collections.abc import Iterable
@@ -12,11 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dew.data.storage import Storage
+from dew.tokens.access import CorpusOptions
 from dew.tokens.corpus import TokenCorpus
 from dew.tokens.documents import PackedSource
+from dew.tokens.foreign.corpus import ForeignCorpus
+from dew.tokens.opening import open_corpus
 from dew.tokens.packing import LONG, PackingReport
-from dew.tokens.splits import find_split
+from dew.tokens.reader import TokenReader
+from dew.tokens.upkeep import access_options, import_command, verify
 
 _BAR: Final = 32
 _MARGIN: Final = 12
@@ -30,6 +33,10 @@ def tokens() -> None:
     """Token corpora."""
 
 
+tokens.add_command(verify)
+tokens.add_command(import_command)
+
+
 @tokens.command(short_help="What a corpus holds, and how its documents would pack.")
 @click.argument("path")
 @click.option("--split", default="train", show_default=True, help="The split to look at.")
@@ -39,9 +46,11 @@ def tokens() -> None:
 @click.option("--plans", help="Directory for the packing plan.")
 @click.option("--rows", type=click.IntRange(min=0), default=8, show_default=True, help="Rows in the picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON value and nothing else.")
+@access_options
 def info(
     path: str,
     split: str,
+    access: CorpusOptions,
     seq_len: int | None,
     long: Any,
     max_segments: int | None,
@@ -56,8 +65,10 @@ def info(
     """
     if seq_len is None and (long, max_segments, plans) != ("split", None, None):
         raise click.UsageError("--long, --max-segments and --plans belong to --pack")
-    corpus = TokenCorpus(find_split(Storage(path), split))
-    about = {"path": path, "split": split, **_about(corpus), "lengths": _lengths(corpus)}
+    corpus = open_corpus(path, split, access)
+    about = {"path": path, "split": split, **_about(corpus)}
+    if about["documents"] is not None:
+        about["lengths"] = _lengths(corpus)
     source = None
     if seq_len is not None:
         source = PackedSource(corpus, seq_len=seq_len, long=long, max_segments=max_segments, plans=plans)
@@ -73,9 +84,13 @@ def info(
         _show_rows(screen, source, rows)
 
 
-def _about(corpus: TokenCorpus) -> dict[str, Any]:
+def _about(corpus: TokenReader) -> dict[str, Any]:
+    if isinstance(corpus, ForeignCorpus):
+        return _about_foreign(corpus)
+    assert isinstance(corpus, TokenCorpus)
     manifest = corpus.manifest
     return {
+        "format": "dew",
         "id": manifest.id,
         "documents": manifest.documents,
         "empty_documents": manifest.empty_documents,
@@ -88,7 +103,24 @@ def _about(corpus: TokenCorpus) -> dict[str, Any]:
     }
 
 
-def _lengths(corpus: TokenCorpus) -> dict[str, Any]:
+def _about_foreign(corpus: ForeignCorpus) -> dict[str, Any]:
+    """The same facts, None for those that the files do not hold."""
+    names = {shard.tokenizer for shard in corpus.shards}
+    return {
+        "format": corpus.format.name,
+        "id": corpus.id,
+        "documents": corpus.documents if corpus.tells_documents else None,
+        "empty_documents": corpus.empty_documents,
+        "tokens": corpus.tokens,
+        "dtype": corpus.dtype,
+        "shards": len(corpus.shards),
+        "bytes": sum(shard.bytes + shard.index_bytes for shard in corpus.shards),
+        "framing": None,
+        "tokenizer": {"name": names.pop()} if len(names) == 1 and names != {""} else None,
+    }
+
+
+def _lengths(corpus: TokenReader) -> dict[str, Any]:
     """Smallest, mean and largest length, and documents and tokens of lengths from 2^k to 2^(k + 1) - 1."""
     least, most = corpus.tokens, 0
     documents, tokens = np.zeros(64, np.int64), np.zeros(64, np.int64)
@@ -105,17 +137,20 @@ def _lengths(corpus: TokenCorpus) -> dict[str, Any]:
 
 
 def _show_corpus(screen: Console, about: dict[str, Any]) -> None:
-    tokenizer, framing, lengths = about["tokenizer"], about["framing"], about["lengths"]
-    ends = " and ".join(name for name, there in (("begin", framing["bos"]), ("end", framing["eos"])) if there)
-    made_by = tokenizer["name"] or (tokenizer["sha256"] or "unknown")[:12]
+    lengths, empty = about.get("lengths"), f"{about['empty_documents']:,} empty ones kept out"
     facts = {
         "corpus": about["id"][:12],
-        "documents": f"{about['documents']:,} ({about['empty_documents']:,} empty ones kept out)",
+        "format": about["format"],
+        "documents": "not known: neither the files nor --eos-id or --bos-id say where they end",
         "tokens": f"{about['tokens']:,} of {about['dtype']}, {about['bytes']:,} bytes in {about['shards']:,} shards",
-        "tokenizer": f"{made_by}, {tokenizer['vocab_size']:,} ids",
-        "framing": f"every document has its {ends} token" if ends else "none",
-        "lengths": f"{lengths['min']:,} to {lengths['max']:,} tokens, {lengths['mean']:,.1f} on average",
+        "tokenizer": _tokenizer_line(about["tokenizer"]),
+        "framing": _framing_line(about["framing"]),
     }
+    if lengths is None:
+        _show_facts(screen, facts)
+        return
+    facts["documents"] = f"{about['documents']:,} ({empty})"
+    facts["lengths"] = f"{lengths['min']:,} to {lengths['max']:,} tokens, {lengths['mean']:,.1f} on average"
     _show_facts(screen, facts)
     made = _table("tokens", "documents", "of the tokens", "")
     for entry in lengths["histogram"]:
@@ -123,6 +158,20 @@ def _show_corpus(screen: Console, about: dict[str, Any]) -> None:
         bar = "█" * round(_BAR * entry["documents"] / max(1, *(other["documents"] for other in lengths["histogram"])))
         made.add_row(f"{entry['from']:,} - {entry['to']:,}", f"{entry['documents']:,}", f"{share:.1%}", bar)
     screen.print(made)
+
+
+def _tokenizer_line(tokenizer: dict[str, Any] | None) -> str:
+    if tokenizer is None:
+        return "not recorded"
+    made_by = tokenizer["name"] or (tokenizer["sha256"] or "unknown")[:12]
+    return f"{made_by}, {tokenizer['vocab_size']:,} ids" if "vocab_size" in tokenizer else made_by
+
+
+def _framing_line(framing: dict[str, bool] | None) -> str:
+    if framing is None:
+        return "not recorded"
+    ends = " and ".join(name for name, there in (("begin", framing["bos"]), ("end", framing["eos"])) if there)
+    return f"every document has its {ends} token" if ends else "none"
 
 
 def _show_packing(screen: Console, report: PackingReport) -> None:

@@ -22,6 +22,8 @@ from dew.data.source import Indices
 from dew.tokens.access import CorpusOptions
 from dew.tokens.options import TokenOptions, check_val, checked_plans
 from dew.tokens.packing import (
+    Int32s,
+    Int64s,
     Long,
     PackingCounts,
     PackingPlan,
@@ -111,13 +113,22 @@ class PackedSource:
         Raises:
             IndexError: there is no such row.
         """
-        sizes, starts, lengths = self._reading().pieces(indices)
-        if self.start:
-            starts += self.start
+        sizes, starts, lengths = self.pieces(indices)
         width = self.rules.width
         text = self.corpus.gather_rows(starts, lengths, sizes, width)
         segments, positions = row_marks(sizes, lengths, width)
         return {"text": text, "text_segment_ids": segments, "text_positions": positions}
+
+    def pieces(self, indices: Indices) -> tuple[Int64s, Int64s, Int32s]:
+        """How many pieces rows `indices` (k,) have, (k,) int64, then first tokens in the corpus and lengths of all.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        sizes, starts, lengths = self._reading().pieces(indices)
+        if self.start:
+            starts += self.start
+        return sizes, starts, lengths
 
     def spans(self, index: int) -> list[tuple[int, int]]:
         """Which tokens `[start, stop)` of the corpus are in row `index`, a pair for each segment.
@@ -125,8 +136,7 @@ class PackedSource:
         Raises:
             IndexError: there is no such row.
         """
-        _, starts, lengths = self._reading().pieces(np.array([index], np.int64))
-        starts += self.start
+        _, starts, lengths = self.pieces(np.array([index], np.int64))
         return list(zip(starts.tolist(), (starts + lengths).tolist(), strict=True))
 
     def report(self) -> PackingReport:

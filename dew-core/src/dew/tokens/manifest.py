@@ -25,7 +25,7 @@ VERSION: Final = 1  # raised when a key changes what the files mean; unknown key
 MANIFEST: Final = "manifest.json"
 
 TOKEN_DTYPES: Final = ("<u2", "<u4")
-FILE_DTYPES: Final = {"docs": "<u8", "roles": "|u1"}
+FILE_DTYPES: Final = {"docs": "<u8", "roles": "|u1", "origin": "<u8"}
 MAX_VOCAB: Final = 1 << 31  # ids are int32 in a batch
 
 _SHARD_NAME: Final = re.compile(r"shard-[0-9]{5,9}", re.ASCII)
@@ -99,7 +99,8 @@ class Shard:
         tokens, documents: what it holds.
         empty_documents: documents without tokens that were met and kept out.
         max_id: its largest id.
-        files: "tokens", "docs" and perhaps "roles" -> record of `<name>.<kind>.npy`.
+        files: "tokens", "docs" and perhaps "roles" and "origin" -> record of `<name>.<kind>.npy`. `origin` holds two
+            numbers for each document: the input that it came from, and its row there.
     """
 
     name: str
@@ -112,6 +113,10 @@ class Shard:
     def file(self, kind: str) -> str:
         """Name of the file of `kind`, such as `shard-00000.tokens.npy`."""
         return f"{self.name}.{kind}.npy"
+
+    def length(self, kind: str) -> int:
+        """Number of elements in the file of `kind`."""
+        return {"docs": self.documents + 1, "origin": 2 * self.documents}.get(kind, self.tokens)
 
     @property
     def receipt(self) -> str:
@@ -126,9 +131,11 @@ class Manifest:
     Args:
         id: sha256 of everything else.
         dtype: of the token files, `"<u2"` or `"<u4"`.
-        tokens, documents, empty_documents: totals over the shards.
+        tokens, documents: totals over the shards.
+        empty_documents: those of the shards, and those met where no shard came of it.
         framing, tokenizer: how the ids were made.
         shards: in the order in which they are read as one stream.
+        preparation: what `dew tokenize` says of its inputs and options, as JSON; None for a corpus written otherwise.
     """
 
     id: str
@@ -139,6 +146,7 @@ class Manifest:
     framing: Framing
     tokenizer: TokenizerInfo
     shards: tuple[Shard, ...]
+    preparation: Mapping[str, Any] | None = None
 
 
 def shard_name(number: int) -> str:
@@ -151,17 +159,26 @@ def is_receipt(name: str) -> bool:
     return name.endswith(".json") and _SHARD_NAME.fullmatch(name.removesuffix(".json")) is not None
 
 
-def make_manifest(*, dtype: str, framing: Framing, tokenizer: TokenizerInfo, shards: tuple[Shard, ...]) -> Manifest:
-    """The manifest over `shards`, with totals and id computed."""
+def make_manifest(
+    *,
+    dtype: str,
+    framing: Framing,
+    tokenizer: TokenizerInfo,
+    shards: tuple[Shard, ...],
+    empty_elsewhere: int = 0,
+    preparation: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """The manifest over `shards`, with totals and id computed; `empty_elsewhere`: empty documents without a shard."""
     manifest = Manifest(
         id="",
         dtype=dtype,
         tokens=sum(shard.tokens for shard in shards),
         documents=sum(shard.documents for shard in shards),
-        empty_documents=sum(shard.empty_documents for shard in shards),
+        empty_documents=sum(shard.empty_documents for shard in shards) + empty_elsewhere,
         framing=framing,
         tokenizer=tokenizer,
         shards=shards,
+        preparation=preparation,
     )
     return attrs.evolve(manifest, id=_digest(_contents(manifest)))
 
@@ -202,6 +219,7 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
         framing=Framing(bos=entry.part("framing").flag("bos"), eos=entry.part("framing").flag("eos")),
         tokenizer=_tokenizer(entry.part("tokenizer")),
         shards=tuple(_shard(part) for part in entry.parts("shards")),
+        preparation=entry.part("preparation").values if "preparation" in values else None,
     )
     _check_manifest(manifest, where)
     return manifest
@@ -224,6 +242,8 @@ def parse_receipt(data: bytes, where: str) -> tuple[Shard, str]:
 def _contents(manifest: Manifest) -> dict[str, Any]:
     values = attrs.asdict(manifest)
     del values["id"]
+    if manifest.preparation is None:
+        del values["preparation"]
     return {"format": FORMAT, "version": VERSION, **values}
 
 
@@ -288,7 +308,7 @@ def _check_manifest(manifest: Manifest, where: str) -> None:
         )
     for total in ("tokens", "documents", "empty_documents"):
         stated, found = getattr(manifest, total), sum(getattr(shard, total) for shard in manifest.shards)
-        if stated != found:
+        if stated != found and not (total == "empty_documents" and stated > found):
             raise DamagedSourceError(f"{where} states {stated} {total}, but its shards add up to {found}")
     if not manifest.shards:
         raise DamagedSourceError(f"{where} lists no shards; a corpus has at least one")
@@ -318,14 +338,14 @@ def _check_shard(shard: Shard, dtype: str, where: str) -> None:
             f"{where}: {shard.name} states {shard.documents} documents and {shard.tokens} tokens; "
             "every document of a shard has at least one token"
         )
-    lengths = {"tokens": shard.tokens, "docs": shard.documents + 1, "roles": shard.tokens}
-    if not {"tokens", "docs"} <= set(shard.files) <= set(lengths):
+    if not {"tokens", "docs"} <= set(shard.files) <= {"tokens", *FILE_DTYPES}:
         raise DamagedSourceError(f"{where}: {shard.name} lists the files {sorted(shard.files)}, not tokens and docs")
     for kind, record in shard.files.items():
-        expected = file_bytes(FILE_DTYPES.get(kind, dtype), lengths[kind])
+        length = shard.length(kind)
+        expected = file_bytes(FILE_DTYPES.get(kind, dtype), length)
         if record.bytes != expected:
             raise DamagedSourceError(
-                f"{where} states {record.bytes} bytes for {shard.file(kind)}, {lengths[kind]} elements take {expected}"
+                f"{where} states {record.bytes} bytes for {shard.file(kind)}, {length} elements take {expected}"
             )
         if not _SHA256.fullmatch(record.sha256):
             raise DamagedSourceError(f"{where}: {shard.file(kind)} has no sha256, but {record.sha256[:80]!r}")

@@ -6,6 +6,7 @@ its size is fixed, element i of a file lies at byte `128 + i * itemsize`, and a 
 
 import io
 import struct
+import tokenize
 from typing import Final
 
 import numpy as np
@@ -38,7 +39,10 @@ def parse_header(data: bytes) -> tuple[str, int]:
     (size,) = struct.unpack("<H", data[len(_PREFIX) : len(_PREFIX) + 2])
     if size != _TEXT_BYTES:
         raise ValueError(f"a .npy header of {size + len(_PREFIX) + 2} bytes instead of {HEADER_BYTES}")
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(io.BytesIO(data[len(_PREFIX) : HEADER_BYTES]))
+    try:
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(io.BytesIO(data[len(_PREFIX) : HEADER_BYTES]))
+    except (SyntaxError, tokenize.TokenError, RecursionError) as error:  # NumPy's parser is Python's own
+        raise ValueError(f"a .npy header that cannot be read: {error}") from error
     if fortran or len(shape) != 1 or dtype.hasobject:
         raise ValueError(f"an array of shape {shape} and dtype {dtype} instead of a flat one of integers")
     return dtype.str, int(shape[0])

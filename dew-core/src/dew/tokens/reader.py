@@ -38,6 +38,8 @@ class TokenReader(abc.ABC):
         self._dtype = np.dtype(files.dtype)
         self._itemsize = self._dtype.itemsize
         self._ids_fit = files.ids_fit
+        self._unsigned = np.dtype(f"{self._dtype.byteorder}u{self._itemsize}")
+        self._largest = min(_LAST_ID, (1 << (8 * self._itemsize - (self._dtype.kind == "i"))) - 1)
         self._ends_array: npt.NDArray[np.int64] = np.cumsum(files.lengths(), dtype=np.int64)
         self._ends: list[int] = self._ends_array.tolist()
         self._starts: list[int] = [0, *self._ends[:-1]]
@@ -301,7 +303,8 @@ class TokenReader(abc.ABC):
 
     def _check_ids(self, ids: Tokens, token: Callable[[int], int]) -> None:
         """Refuse ids that int32 would not hold as they are; `token` says which token element `place` of `ids` is."""
-        if not ids.size or (int(ids.min()) >= 0 and int(ids.max()) <= _LAST_ID):
+        # Read as unsigned, a negative id is a huge one: one pass checks both ends.
+        if not ids.size or int(ids.view(self._unsigned).max()) <= self._largest:
             return
         flat = ids.reshape(-1)
         place = int(np.argmax((flat < 0) | (flat > _LAST_ID)))

@@ -4,16 +4,15 @@ A window of a mapped shard costs about 0.7 us, opening a file for one window 5 u
 mapped once and stays mapped, up to a bound that all corpora of the process share; shards past the bound are opened for
 each read and closed again. Evicting maps instead would cost 30 us for almost every read of a corpus past the bound.
 
-A file is compared with the manifest when its shard is first touched, never when a corpus opens.
+A file is compared with what is known of it when it is first touched, never when a corpus opens.
 """
 
 import mmap
 import os
-import re
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 import numpy as np
@@ -21,11 +20,81 @@ import numpy.typing as npt
 
 from dew.data.errors import DamagedSourceError, SourceNotFoundError
 from dew.data.storage import Storage
-from dew.tokens.manifest import Manifest, Shard
+from dew.tokens.manifest import Manifest
 from dew.tokens.npy import HEADER_BYTES, parse_header
 
-Tokens: TypeAlias = npt.NDArray[np.uint16 | np.uint32]
+Tokens: TypeAlias = npt.NDArray[np.integer[Any]]
 Data: TypeAlias = bytes | memoryview
+
+
+@attrs.frozen
+class TokenFile:
+    """One file of ids: `tokens` of them from byte `start` to its end."""
+
+    name: str
+    start: int
+    tokens: int
+
+
+class TokenFiles(Protocol):
+    """Which files hold the ids of a corpus, in order."""
+
+    @property
+    def dtype(self) -> str:
+        """Of the ids in all files, such as `"<u2"`."""
+        ...
+
+    @property
+    def ids_fit(self) -> bool:
+        """Whether it is known that every id is from 0 to 2^31 - 1."""
+        ...
+
+    def lengths(self) -> list[int]:
+        """Tokens in each file, at least 1."""
+        ...
+
+    def file(self, number: int) -> TokenFile:
+        """File `number`."""
+        ...
+
+    def check(self, storage: Storage, number: int) -> None:
+        """Compare a file with what is known of it, before it is read.
+
+        Raises:
+            DamagedSourceError: it is another, or missing.
+        """
+        ...
+
+
+@attrs.frozen
+class ManifestFiles:
+    """The token files of a corpus that Dew wrote."""
+
+    manifest: Manifest
+
+    @property
+    def dtype(self) -> str:
+        """As the manifest states it."""
+        return self.manifest.dtype
+
+    @property
+    def ids_fit(self) -> bool:
+        """True: a manifest that states a larger id is refused when it is read."""
+        return True
+
+    def lengths(self) -> list[int]:
+        """Tokens in each shard."""
+        return [shard.tokens for shard in self.manifest.shards]
+
+    def file(self, number: int) -> TokenFile:
+        """The token file of shard `number`."""
+        shard = self.manifest.shards[number]
+        return TokenFile(shard.file("tokens"), HEADER_BYTES, shard.tokens)
+
+    def check(self, storage: Storage, number: int) -> None:
+        """Compare size and header with the manifest."""
+        shard = self.manifest.shards[number]
+        check_file(storage, shard.file("tokens"), shard.files["tokens"].bytes, self.dtype, shard.tokens)
 
 
 @attrs.frozen
@@ -112,10 +181,10 @@ class ShardReader(Protocol):
 class LocalShards:
     """Shards in a directory of this machine."""
 
-    def __init__(self, storage: Storage, manifest: Manifest, directory: Path) -> None:
+    def __init__(self, storage: Storage, files: TokenFiles, directory: Path) -> None:
         self._directory = str(directory)  # joining a pathlib.Path costs as much as the read
         self._storage = storage
-        self._manifest = manifest
+        self._files = files
         self._maps: dict[int, MappedShard] = {}
         self._data: dict[int, memoryview] = {}
         self._checked: set[int] = set()
@@ -147,39 +216,38 @@ class LocalShards:
         found = self.mapped(number)
         if found is not None:
             return found.data[start:stop]
-        shard = self._manifest.shards[number]
+        file = self._files.file(number)
         if number not in self._checked:
-            check_shard(self._storage, shard, self._manifest.dtype)
+            self._files.check(self._storage, number)
             self._checked.add(number)
-        descriptor = os.open(
-            os.path.join(self._directory, shard.file("tokens")), os.O_RDONLY | getattr(os, "O_BINARY", 0)
-        )
+        descriptor = os.open(os.path.join(self._directory, file.name), os.O_RDONLY | getattr(os, "O_BINARY", 0))
         try:
-            os.lseek(descriptor, HEADER_BYTES + start, os.SEEK_SET)
+            os.lseek(descriptor, file.start + start, os.SEEK_SET)
             data = os.read(descriptor, stop - start)
         finally:
             os.close(descriptor)
         if len(data) != stop - start:
             raise DamagedSourceError(
-                f"{location(self._storage, shard.file('tokens'))} was cut while it was read: {stop - start} bytes from "
-                f"{HEADER_BYTES + start} on were asked for, {len(data)} are there; copy the corpus again"
+                f"{self._storage.location(file.name)} was cut while it was read: {stop - start} bytes from "
+                f"{file.start + start} on were asked for, {len(data)} are there; copy the corpus again"
             )
         return data
 
     def _map(self, number: int) -> MappedShard:
-        shard = self._manifest.shards[number]
-        check_shard(self._storage, shard, self._manifest.dtype)
-        with open(os.path.join(self._directory, shard.file("tokens")), "rb", buffering=0) as file:
-            data = mmap.mmap(file.fileno(), shard.files["tokens"].bytes, access=mmap.ACCESS_READ)
-        return MappedShard(np.frombuffer(data, self._manifest.dtype, shard.tokens, HEADER_BYTES))
+        self._files.check(self._storage, number)
+        file, dtype = self._files.file(number), np.dtype(self._files.dtype)
+        with open(os.path.join(self._directory, file.name), "rb", buffering=0) as opened:
+            size = file.start + file.tokens * dtype.itemsize
+            data = mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ)
+        return MappedShard(np.frombuffer(data, dtype, file.tokens, file.start))
 
 
 class RemoteShards:
     """Shards behind a URL: pieces that lie close together are one range, ranges are fetched side by side."""
 
-    def __init__(self, storage: Storage, manifest: Manifest) -> None:
+    def __init__(self, storage: Storage, files: TokenFiles) -> None:
         self._storage = storage
-        self._manifest = manifest
+        self._files = files
         self._checked: set[int] = set()
 
     def mapped(self, number: int) -> MappedShard | None:
@@ -206,11 +274,11 @@ class RemoteShards:
         """Nothing stays open between reads."""
 
     def _fetch(self, wanted: "_Range") -> bytes:
-        shard = self._manifest.shards[wanted.number]
         if wanted.number not in self._checked:
-            check_shard(self._storage, shard, self._manifest.dtype)
+            self._files.check(self._storage, wanted.number)
             self._checked.add(wanted.number)
-        return self._storage.read_range(shard.file("tokens"), HEADER_BYTES + wanted.start, HEADER_BYTES + wanted.stop)
+        file = self._files.file(wanted.number)
+        return self._storage.read_range(file.name, file.start + wanted.start, file.start + wanted.stop)
 
 
 @attrs.define
@@ -238,22 +306,13 @@ def _join(pieces: Pieces) -> list[_Range]:
     return ranges
 
 
-def check_shard(storage: Storage, shard: Shard, dtype: str) -> None:
-    """Compare size and header of a shard's token file with the manifest.
-
-    Raises:
-        DamagedSourceError: they differ, or the file is missing.
-    """
-    check_file(storage, shard.file("tokens"), shard.files["tokens"].bytes, dtype, shard.tokens)
-
-
 def check_file(storage: Storage, name: str, size: int, dtype: str, length: int) -> None:
     """Compare one file's size and header with what the manifest states, before anything is allocated for it.
 
     Raises:
         DamagedSourceError: they differ, or the file is missing.
     """
-    where = location(storage, name)
+    where = storage.location(name)
     try:
         found = storage.size(name)
     except SourceNotFoundError as error:
@@ -274,12 +333,3 @@ def check_file(storage: Storage, name: str, size: int, dtype: str, length: int) 
             f"{where} has {stated[1]} elements of {stated[0]} by its own header, {length} of {dtype} by the manifest; "
             "copy the corpus again"
         )
-
-
-def location(storage: Storage, name: str = "") -> str:
-    """Where `name` is stored, for a message: a whole path, or a URL without user, password and query."""
-    path = storage.path(name)
-    if path is not None:
-        return str(path)
-    url = re.sub(r"(?<=://)[^/?#]*@", "***@", storage.url.partition("?")[0])
-    return f"{url.rstrip('/')}/{name}" if name else url

@@ -3,7 +3,6 @@
 from dew.data.errors import SplitError
 from dew.data.storage import Storage
 from dew.tokens.manifest import MANIFEST
-from dew.tokens.shards import location
 
 
 def is_split_name(name: str) -> bool:
@@ -30,11 +29,11 @@ def find_split(storage: Storage, split: str) -> Storage:
         if split == "train":
             return storage
         raise SplitError(
-            f"no split {split!r} in {location(storage)}: it holds one corpus, the split 'train'; "
+            f"no split {split!r} in {storage.location()}: it holds one corpus, the split 'train'; "
             "to validate on the end of it, give val as a fraction"
         )
     if is_split_name(split) and storage.is_dir(split):
         return storage.child(split)
     if names := splits_in(storage):
-        raise SplitError(f"no split {split!r} in {location(storage)}; there are {names}")
+        raise SplitError(f"no split {split!r} in {storage.location()}; there are {names}")
     return storage

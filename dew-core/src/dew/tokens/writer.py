@@ -4,7 +4,6 @@ Every file appears whole under its name or not at all, so a crash at any moment 
 which no reader opens; the next run clears it and writes again. The same documents and options make the same bytes.
 """
 
-import hashlib
 import operator
 import os
 import re
@@ -19,9 +18,7 @@ from dew.data import checks
 from dew.data.errors import OptionsError, OptionsTypeError, SourceError, StreamClosedError
 from dew.data.storage import Storage
 from dew.tokens.manifest import (
-    FILE_DTYPES,
     MANIFEST,
-    FileRecord,
     Framing,
     Manifest,
     Shard,
@@ -29,18 +26,16 @@ from dew.tokens.manifest import (
     dtype_for,
     make_manifest,
     manifest_json,
-    receipt_json,
     shard_name,
 )
-from dew.tokens.npy import HEADER_BYTES, header
-from dew.tokens.shards import location
+from dew.tokens.part import ShardPart
 from dew.tokens.tokenizer import Tokenizer
 
 Ids: TypeAlias = "Sequence[int] | npt.NDArray[np.integer]"
 
 SHARD_TOKENS: Final = 1 << 26  # 128 MiB of 16-bit ids
 
-_LEFTOVER: Final = re.compile(r"shard-[0-9]{5,9}(\.(tokens|docs|roles)\.npy|\.json)|\.dew-tmp-.*", re.ASCII)
+_LEFTOVER: Final = re.compile(r"shard-[0-9]{5,9}(\.(tokens|docs|roles|origin)\.npy|\.json)|\.dew-tmp-.*", re.ASCII)
 
 
 class TokenWriter:
@@ -61,6 +56,8 @@ class TokenWriter:
         bos, eos: put the tokenizer's begin (end) id before (after) every document that does not have it there already.
         shard_tokens: tokens at which a shard is closed; a longer document has a shard of its own.
         overwrite: replace a finished corpus; without it one is refused. Only on local disks.
+        roles: whether every token has a role, see `add`; without `bos` and `eos`.
+        preparation: what the manifest says of how the documents were made, as JSON values.
         options: for the file system of a URL, as fsspec takes them.
 
     Raises:
@@ -77,8 +74,14 @@ class TokenWriter:
         eos: bool = False,
         shard_tokens: int = SHARD_TOKENS,
         overwrite: bool = False,
+        roles: bool = False,
+        preparation: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
+        if roles and (bos or eos):
+            raise OptionsError("roles=True with bos or eos: what role these have is not known; put them in yourself")
+        self._roles = roles
+        self.preparation: Mapping[str, Any] | None = preparation
         self._tokenizer = _tokenizer_info(tokenizer, vocab_size)
         self._framing = Framing(bos=bos, eos=eos)
         self._first = _special(self._tokenizer.bos_id, "bos", asked=bos)
@@ -89,7 +92,7 @@ class TokenWriter:
         self._shards: list[Shard] = []
         self._given = 0
         self._open = True
-        self._part = _Part(self._dtype)
+        self._part = self._new_part()
         self.manifest: Manifest | None = None
         _clear(self._storage, overwrite=overwrite)
 
@@ -102,19 +105,24 @@ class TokenWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.close()
-        self._open = False
+        try:
+            if kind is None:
+                self.close()
+        finally:
+            self._part.discard()
+            self._open = False
 
-    def add(self, ids: Ids) -> None:
+    def add(self, ids: Ids, roles: npt.NDArray[np.uint8] | None = None) -> None:
         """Append one document; one without ids is counted and kept out.
 
         Args:
             ids: (n,) whole numbers.
+            roles: (n,) uint8, of a corpus with roles and of no other.
 
         Raises:
             SourceError: an id is no whole number, negative, or not below the vocabulary's size; the message names
-                document, position and value. Nothing of the document is written.
+                document, position and value. Or ids and roles are not of one length. Nothing of the document is
+                written.
             StreamClosedError: the writer is closed.
         """
         if not self._open:
@@ -124,6 +132,12 @@ class TokenWriter:
         document = self._given
         self._given += 1
         values = _checked_ids(ids, document, self._tokenizer.vocab_size)
+        if (roles is not None) != self._roles or (roles is not None and roles.shape != values.shape):
+            found = "no roles" if roles is None else f"roles {roles.shape}"
+            raise SourceError(
+                f"document {document} has ids {values.shape} and {found}, and this corpus has "
+                f"{'a role for every id' if self._roles else 'no roles'}"
+            )
         if not values.size:
             self._part.empty += 1
             return
@@ -134,6 +148,8 @@ class TokenWriter:
             self._write_shard()
         for ids_of_part in (first, values, last):
             self._part.extend(ids_of_part)
+        if roles is not None:
+            self._part.extend_roles(roles)
         self._part.end_document()
 
     def close(self) -> Manifest:
@@ -148,34 +164,27 @@ class TokenWriter:
             raise StreamClosedError("this writer was left by an exception, its corpus is not finished; write it again")
         if not self._part.tokens:
             raise SourceError(
-                f"no tokens to write to {location(self._storage)}: of {self._given} documents given, all are empty"
+                f"no tokens to write to {self._storage.location()}: of {self._given} documents given, all are empty"
             )
         self._write_shard()
         self._open = False
         manifest = make_manifest(
-            dtype=self._dtype, framing=self._framing, tokenizer=self._tokenizer, shards=tuple(self._shards)
+            dtype=self._dtype,
+            framing=self._framing,
+            tokenizer=self._tokenizer,
+            shards=tuple(self._shards),
+            preparation=self.preparation,
         )
         self._storage.write(MANIFEST, manifest_json(manifest))
         self.manifest = manifest
         return manifest
 
     def _write_shard(self) -> None:
-        name = shard_name(len(self._shards))
-        part, self._part = self._part, _Part(self._dtype)
-        files: dict[str, FileRecord] = {}
-        for kind, data in part.files().items():
-            self._storage.write(f"{name}.{kind}.npy", data)
-            files[kind] = FileRecord(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-        shard = Shard(
-            name=name,
-            tokens=part.tokens,
-            documents=part.documents,
-            empty_documents=part.empty,
-            max_id=part.max_id(),
-            files=files,
-        )
-        self._storage.write(shard.receipt, receipt_json(shard, self._dtype))
-        self._shards.append(shard)
+        self._shards.append(self._part.commit())
+        self._part = self._new_part()
+
+    def _new_part(self) -> ShardPart:
+        return ShardPart(self._storage, shard_name(len(self._shards)), self._dtype, roles=self._roles)
 
 
 def write_corpus(
@@ -204,53 +213,6 @@ def write_corpus(
         for ids in documents:
             writer.add(ids)
     return writer.close()
-
-
-class _Part:
-    """The shard being filled: ids in their final dtype, in a buffer that already has room for the file's header."""
-
-    def __init__(self, dtype: str) -> None:
-        self._dtype = np.dtype(dtype)
-        self._buffer = np.empty(HEADER_BYTES + (1 << 12) * self._dtype.itemsize, np.uint8)
-        self._ends: list[int] = [0]
-        self.tokens = 0
-        self.empty = 0
-
-    @property
-    def documents(self) -> int:
-        return len(self._ends) - 1
-
-    def extend(self, ids: "Sequence[int] | npt.NDArray[np.integer]") -> None:
-        """Append checked ids to the current document."""
-        needed = HEADER_BYTES + (self.tokens + len(ids)) * self._dtype.itemsize
-        if needed > len(self._buffer):
-            grown = np.empty(max(needed, 2 * len(self._buffer)), np.uint8)
-            grown[: len(self._buffer)] = self._buffer
-            self._buffer = grown
-        self._ids(self.tokens, self.tokens + len(ids))[:] = ids
-        self.tokens += len(ids)
-
-    def end_document(self) -> None:
-        """The next id belongs to the next document."""
-        self._ends.append(self.tokens)
-
-    def max_id(self) -> int:
-        """The largest id."""
-        return int(self._ids(0, self.tokens).max())
-
-    def files(self) -> dict[str, bytes]:
-        """kind -> contents of its `.npy` file."""
-        dtype, docs = self._dtype.str, FILE_DTYPES["docs"]
-        self._buffer[:HEADER_BYTES] = np.frombuffer(header(dtype, self.tokens), np.uint8)
-        size = HEADER_BYTES + self.tokens * self._dtype.itemsize
-        return {
-            "tokens": self._buffer[:size].tobytes(),
-            "docs": header(docs, len(self._ends)) + np.array(self._ends, docs).tobytes(),
-        }
-
-    def _ids(self, start: int, stop: int) -> npt.NDArray[np.integer]:
-        size = self._dtype.itemsize
-        return self._buffer[HEADER_BYTES + start * size : HEADER_BYTES + stop * size].view(self._dtype)
 
 
 def _tokenizer_info(tokenizer: Tokenizer | TokenizerInfo | None, vocab_size: int | None) -> TokenizerInfo:
@@ -315,7 +277,7 @@ def _clear(storage: Storage, *, overwrite: bool) -> None:
     directory = storage.path()
     if storage.exists(MANIFEST) and not (overwrite and directory is not None):
         advice = "remove it first" if directory is None else "pass overwrite=True to replace it, or another directory"
-        raise OptionsError(f"{location(storage)} already holds a finished corpus; {advice}")
+        raise OptionsError(f"{storage.location()} already holds a finished corpus; {advice}")
     if directory is None or not directory.is_dir():
         return
     # The manifest goes first, so that a crash from here on leaves no corpus at all rather than a mixture of two.
