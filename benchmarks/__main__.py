@@ -8,7 +8,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-MODULES = ("imports", "orders", "windows", "memory", "workers")
+MODULES = ("imports", "orders", "windows", "packing", "mixtures", "memory", "workers", "training", "prepare", "chat")
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 # A module of dew.data imports its own layer and those before it.
 LAYERS = (
     {"errors", "checks", "filenames"},
-    {"order", "schedule", "position", "quotas", "mixture"},
+    {"blocks", "order", "schedule", "position", "quotas", "mixture"},
     {"cache", "storage", "source", "dataset", "collate", "fields", "pixels"},
     {"checkpointable", "loading", "pool", "step", "workers", "stream"},
     {"build", "conditioning", "mixed", "mixing", "recipe"},

@@ -9,7 +9,7 @@ import pytest
 
 from dew.data import HFOptions, ImageOptions, OptionsError, ProviderError, TFDSOptions, VideoOptions, load, registry
 
-SOON = {"hf": HFOptions, "images": ImageOptions, "tfds": TFDSOptions, "video": VideoOptions}
+SOON = {"images": ImageOptions, "tfds": TFDSOptions, "video": VideoOptions}
 
 
 def preprocess(record: Any) -> Any:
@@ -65,8 +65,6 @@ def test_what_only_streams_understand_is_refused_by_name() -> None:
         TypeError, match=r"load\('tfds/x'\) was given streaming, which means nothing to the provider 'tfds'"
     ):
         load("tfds/x", batch=2, streaming=True)
-    with pytest.raises(ProviderError, match="cannot be read"):
-        load("hf/x", batch=2, streaming=True, shuffle_buffer=10, preprocess=preprocess)
 
 
 def test_options_are_values() -> None:

@@ -255,9 +255,9 @@ class TestStreams:
 
 
 class TestSource:
-    def test_a_mapping(self) -> None:
-        with pytest.raises(TypeError, match='load takes one source "prefix/name", got a mapping'):
-            load({"mem/x": 1.0}, batch=2)  # type: ignore[arg-type]
+    def test_a_mapping_without_entries(self) -> None:
+        with pytest.raises(OptionsError, match="a mixture needs at least one part with a weight, got none"):
+            load({}, batch=2)
 
     @pytest.mark.parametrize("source", [None, 3, Path("mem/x"), b"mem/x"])
     def test_another_type(self, source: Any) -> None:

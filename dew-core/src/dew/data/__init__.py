@@ -11,6 +11,7 @@ from dew.data.load import load
 
 __all__ = [
     "Batch",
+    "BlockCache",
     "CollateError",
     "DamagedSourceError",
     "DataPartition",
@@ -19,6 +20,7 @@ __all__ = [
     "DewWarning",
     "FieldError",
     "Loading",
+    "Mixture",
     "OptionsError",
     "OptionsTypeError",
     "OverlapError",
@@ -51,15 +53,19 @@ __all__ = [
     "ramped",
     "rebatch",
     "register",
+    "segment_mask",
     "shift",
     "skip",
+    "target_mask",
     "train_stream",
     "unregister",
     "validation_pass",
+    "validation_sets",
 ]
 
 if TYPE_CHECKING:
     from dew.data.build import columns, dataset_of, from_records, identity, ramped
+    from dew.data.cache import BlockCache
     from dew.data.dataset import Batch, DataPartition, Dataset
     from dew.data.errors import (
         CollateError,
@@ -86,14 +92,20 @@ if TYPE_CHECKING:
         StreamClosedError,
         WorkerError,
     )
-    from dew.data.fields import check_batch, shift
+    from dew.data.fields import check_batch, segment_mask, shift, target_mask
     from dew.data.loading import Loading
+    from dew.data.mixing import validation_sets
     from dew.data.position import RecordPosition, ShardPosition, rebatch, skip
+    from dew.data.recipe import Mixture
     from dew.data.registry import register, unregister
     from dew.data.schedule import Ramp
     from dew.data.source import RecordSource
     from dew.data.stream import RecordStream, train_stream, validation_pass
     from dew.tokens import ByteTokenizer as ByteTokenizer
+    from dew.tokens import ChatMessages as ChatMessages
+    from dew.tokens import PackedDocuments as PackedDocuments
+    from dew.tokens import PreferencePairs as PreferencePairs
+    from dew.tokens import Prompts as Prompts
     from dew.tokens import TokenOptions as TokenOptions
     from dew.tokens import TokenWindows as TokenWindows
     from dew_hf import HFOptions as HFOptions

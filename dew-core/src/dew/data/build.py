@@ -15,8 +15,17 @@ from dew.data.errors import OptionsError, OptionsTypeError, OverlapError, Source
 from dew.data.loading import Loading
 from dew.data.order import Order
 from dew.data.schedule import Ramp
-from dew.data.source import Indices, Preprocess, Record, RecordSource, describe, fingerprint, records_in
-from dew.data.stream import RecordStream, Remainder, train_stream, validation_pass
+from dew.data.source import (
+    Indices,
+    Preprocess,
+    Record,
+    RecordSource,
+    describe,
+    fingerprint,
+    records_in,
+    shared_records,
+)
+from dew.data.stream import RecordStream, Remainder, ValidationPass, stop_of, train_stream, validation_pass
 
 Columns: TypeAlias = Mapping[str, Any]
 """Field name -> array `(records, ...)`, or a nested mapping of such arrays."""
@@ -48,7 +57,7 @@ def dataset_of(
     Everything that can be refused without a partition is refused here, before any step.
 
     Raises:
-        OverlapError: `val` is the same data as `source`, unless `allow_overlap`.
+        OverlapError: `val` is the same data as `source`, or shares records with it, unless `allow_overlap`.
         SourceError, OptionsError, OptionsTypeError: as `train_stream` and `validation_pass`.
     """
     train = _Training(
@@ -62,11 +71,11 @@ def dataset_of(
         repeat_in_step=repeat_in_step,
     )
     train(DataPartition()).close()
-    validation: _Validation | None = None
+    validation: Validation | None = None
     if val is not None:
         if not allow_overlap:
             _refuse_overlap(source, val)
-        validation = _Validation(
+        validation = Validation(
             source=val,
             batch=batch,
             seed=seed,
@@ -77,7 +86,8 @@ def dataset_of(
             loading=loading,
         )
         validation(DataPartition()).close()
-    return Dataset(train=train, val=validation, records=records_in(source), batch=batch)
+    ends = None if order is None else stop_of(order)
+    return Dataset(train=train, val=validation, records=records_in(source) if ends is None else ends, batch=batch)
 
 
 def from_records(
@@ -259,7 +269,9 @@ class _Training:
 
 
 @attrs.frozen(kw_only=True)
-class _Validation:
+class Validation:
+    """Passes over a validation split: `DataPartition -> ValidationPass`, each one from its beginning."""
+
     source: RecordSource
     batch: int
     seed: int
@@ -269,7 +281,8 @@ class _Validation:
     place_field: str | None
     loading: Loading
 
-    def __call__(self, partition: DataPartition) -> Any:
+    def __call__(self, partition: DataPartition) -> ValidationPass:
+        """A fresh pass for this share."""
         return validation_pass(
             self.source,
             batch=self.batch,
@@ -305,6 +318,11 @@ def _refuse_overlap(source: RecordSource, val: RecordSource) -> None:
         raise OverlapError(
             f"training and validation would read the same records: {describe(source)} (fingerprint {ours}); "
             "validate on another split, or allow it with allow_overlap=True"
+        )
+    if shared := shared_records(source, val):
+        raise OverlapError(
+            f"training and validation would share {shared} records: {describe(source)} and {describe(val)}; "
+            "validate on other records, or allow it with allow_overlap=True"
         )
 
 

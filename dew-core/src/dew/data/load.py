@@ -1,11 +1,13 @@
-"""`dew.data.load`: a `Dataset` from `"prefix/name"`.
+"""`dew.data.load`: a `Dataset` from `"prefix/name"`, or from several such names and their weights.
 
 This module is the signature and what can be refused by looking at the arguments alone; `dew.data.opening` does the
 rest. It is imported with `dew.data`, so it imports what reading needs only when it is called.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+import attrs
 
 from dew.data import checks
 from dew.data.errors import OptionsError, OptionsTypeError
@@ -18,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def load(
-    source: str,
+    source: "str | Mapping[str, float]",
     *,
     batch: int,
-    split: str = "train",
-    val_split: str | None = None,
-    preprocess: "Preprocess | None" = None,
+    split: "str | Mapping[str, str]" = "train",
+    val_split: "str | Mapping[str, str] | None" = None,
+    preprocess: "Preprocess | Mapping[str, Preprocess] | None" = None,
     options: Any = None,
     records: int | None = None,
     seed: int = 0,
@@ -38,10 +40,12 @@ def load(
     repeat_in_step: bool = False,
     loading: "Loading | None" = None,
 ) -> "Dataset":
-    """A `Dataset` from the provider of `"prefix/name"`.
+    """A `Dataset` from the provider of `"prefix/name"`, or a weighted mixture of several.
 
     Args:
-        source: `"prefix/name"`, split at the first `/` only: `"hf/allenai/c4"`, `"tokens//data/corpus"`.
+        source: `"prefix/name"`, split at the first `/` only: `"hf/allenai/c4"`, `"tokens//data/corpus"`. Or a mapping
+            of such names to weights, of any providers: see `dew.data.Mixture`, which has stages and ends besides.
+            `split`, `val_split`, `preprocess` and `options` may then each be a mapping by the same names.
         batch: the GLOBAL batch: rows of one step over all processes.
         split: the split to train on.
         val_split: the split to validate on; by default `options.val_split`, where the options have one.
@@ -68,10 +72,11 @@ def load(
         SourceError: the split is empty or smaller than one global batch.
         OverlapError: training and validation would share records.
     """
-    prefix, name = _split_source(source)
-    _check_texts(split=split, val_split=val_split, valid_field=valid_field, place_field=place_field)
+    mixed = isinstance(source, Mapping)
+    names = {one: _split_source(one) for one in (source if mixed else [source])}
+    _check_each(mixed, split, val_split, preprocess)
+    _check_texts(valid_field=valid_field, place_field=place_field)
     _check_flags(streaming=streaming, allow_overlap=allow_overlap, repeat_in_step=repeat_in_step)
-    _check_preprocess(preprocess)
     _check_remainder(val_remainder)
     checks.check_count("batch", batch)
     checks.check_seed(seed)
@@ -80,13 +85,12 @@ def load(
         checks.check_count("records", records)
 
     from dew.data.loading import Loading
-    from dew.data.opening import open_dataset
+    from dew.data.opening import open_dataset, open_mixture
     from dew.data.provider import LoadRequest
 
     request = LoadRequest(
-        name=name,
+        name="",
         batch=batch,
-        preprocess=preprocess,
         seed=seed,
         records=records,
         shuffle_buffer=shuffle_buffer,
@@ -96,13 +100,28 @@ def load(
         valid_field=valid_field,
         loading=Loading() if loading is None else loading,
     )
+    if isinstance(source, Mapping):
+        return open_mixture(
+            source,
+            names,
+            request,
+            options=options,
+            preprocess=preprocess,
+            split=split,
+            val_split=val_split,
+            val_dataset=val_dataset,
+            place_field=place_field,
+            repeat_in_step=repeat_in_step,
+            allow_overlap=allow_overlap,
+        )
+    prefix, name = names[source]
     return open_dataset(
         source,
         prefix,
-        request,
+        attrs.evolve(request, name=name, preprocess=preprocess),
         options=options,
-        split=split,
-        val_split=val_split,
+        split=cast("str", split),
+        val_split=cast("str | None", val_split),
         val_dataset=val_dataset,
         place_field=place_field,
         repeat_in_step=repeat_in_step,
@@ -110,12 +129,27 @@ def load(
     )
 
 
+def _check_each(mixed: bool, split: object, val_split: object, preprocess: object) -> None:
+    """Options that a mixture may have by name."""
+
+    def each(given: object) -> list[object]:
+        return list(cast("Mapping[str, object]", given).values()) if mixed and isinstance(given, Mapping) else [given]
+
+    for one in each(split):
+        _check_texts(split=one)
+    for one in each(val_split):
+        _check_texts(val_split=one)
+    for one in each(preprocess):
+        _check_preprocess(one)
+
+
 def _split_source(source: object) -> tuple[str, str]:
     """`"prefix/name"` -> prefix, name; the name may hold further slashes and is never looked at."""
-    if isinstance(source, Mapping):
-        raise OptionsTypeError('load takes one source "prefix/name", got a mapping; load each of its sources by itself')
     if not isinstance(source, str):
-        raise OptionsTypeError(f'load takes a source "prefix/name", got {source!r} ({type(source).__name__})')
+        raise OptionsTypeError(
+            f'load takes a source "prefix/name", got {source!r} ({type(source).__name__}); '
+            "to mix several, a mapping of such names to weights"
+        )
     prefix, _, name = source.partition("/")
     if prefix.endswith(":") or (not prefix and name):
         raise OptionsError(
@@ -127,8 +161,7 @@ def _split_source(source: object) -> tuple[str, str]:
     return prefix, name
 
 
-def _check_texts(*, split: object, val_split: object, valid_field: object, place_field: object) -> None:
-    named = {"split": split, "val_split": val_split, "valid_field": valid_field, "place_field": place_field}
+def _check_texts(**named: object) -> None:
     for name, value in named.items():
         if value is None and name in ("val_split", "place_field"):
             continue

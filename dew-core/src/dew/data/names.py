@@ -10,6 +10,7 @@ from typing import Any, Final
 
 OWN: Final[Mapping[str, tuple[str, ...]]] = {
     "dew.data.build": ("columns", "dataset_of", "from_records", "identity", "ramped"),
+    "dew.data.cache": ("BlockCache",),
     "dew.data.dataset": ("Batch", "DataPartition", "Dataset"),
     "dew.data.errors": (
         "CollateError",
@@ -36,9 +37,11 @@ OWN: Final[Mapping[str, tuple[str, ...]]] = {
         "StreamClosedError",
         "WorkerError",
     ),
-    "dew.data.fields": ("check_batch", "shift"),
+    "dew.data.fields": ("check_batch", "segment_mask", "shift", "target_mask"),
     "dew.data.loading": ("Loading",),
+    "dew.data.mixing": ("validation_sets",),
     "dew.data.position": ("RecordPosition", "ShardPosition", "rebatch", "skip"),
+    "dew.data.recipe": ("Mixture",),
     "dew.data.registry": ("register", "unregister"),
     "dew.data.schedule": ("Ramp",),
     "dew.data.source": ("RecordSource",),
@@ -48,8 +51,12 @@ OWN: Final[Mapping[str, tuple[str, ...]]] = {
 
 ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
     "ByteTokenizer": ("dew.tokens", "dew-core"),
+    "ChatMessages": ("dew.tokens", "dew-core"),
     "HFOptions": ("dew_hf", "dew-hf"),
     "ImageOptions": ("dew_media", "dew-media"),
+    "PackedDocuments": ("dew.tokens", "dew-core"),
+    "PreferencePairs": ("dew.tokens", "dew-core"),
+    "Prompts": ("dew.tokens", "dew-core"),
     "TFDSOptions": ("dew_tfds", "dew-tfds"),
     "TokenOptions": ("dew.tokens", "dew-core"),
     "TokenWindows": ("dew.tokens", "dew-core"),

@@ -14,7 +14,11 @@ from dew.data.build import check_records, dataset_of
 from dew.data.dataset import Batch, DataPartition, Dataset
 from dew.data.errors import OptionsError, OptionsTypeError, OverlapError, ProviderError, SourceError
 from dew.data.loading import Loading
+from dew.data.mixing import MixedOptions, MixedPart, Reading, by_label, check_unique, last_component, mixed_dataset
+from dew.data.mixture import Stage
+from dew.data.order import Order
 from dew.data.provider import LoadRequest, Provider
+from dew.data.quotas import quotas_of, shares_of
 from dew.data.source import RecordSource, records_in
 from dew.data.stream import validation_pass
 
@@ -39,24 +43,91 @@ def open_dataset(
     allow_overlap: bool,
 ) -> Dataset:
     """The dataset that `load` was asked for; `request` holds what a provider sees, all but its `options`."""
-    if not isinstance(request.loading, Loading):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise OptionsTypeError(f"loading must be a dew.data.Loading, got {request.loading!r}")
-    provider = registry.find(prefix)
-    _check_accepted(provider, source, request, val_dataset)
-    request = attrs.evolve(request, options=_options(provider, source, options))
-    call = _Call(
-        source=source,
-        provider=provider,
-        request=request,
+    call = _call(
+        source,
+        prefix,
+        request,
+        options=options,
+        val_dataset=val_dataset,
         place_field=place_field,
         repeat_in_step=repeat_in_step,
         allow_overlap=allow_overlap,
     )
-    val_split = _validation_split(val_split, request.options, val_dataset)
-    if val_split is not None and not allow_overlap:
-        _check_overlap(source, split, val_split, request.dataset, val_dataset)
-    train = call.training(split)
-    return call.dataset(train, None if val_split is None else call.validation(val_split, val_dataset))
+    return call.dataset(*call.splits(split, val_split, val_dataset))
+
+
+def open_mixture(
+    weights: Mapping[str, Any],
+    names: Mapping[str, tuple[str, str]],
+    request: LoadRequest,
+    *,
+    options: Any,
+    preprocess: Any,
+    split: Any,
+    val_split: Any,
+    val_dataset: Any,
+    place_field: str | None,
+    repeat_in_step: bool,
+    allow_overlap: bool,
+) -> Dataset:
+    """The mixture that `load` was asked for; `names` are the prefix and the name of each source of `weights`."""
+    sources = tuple(weights)
+    _check_for_mixture(request, val_dataset)
+    quotas_of(shares_of(weights))  # refuses by the sources' full names, before anything is opened
+    labels = {source: last_component(name) for source, (_, name) in names.items()}
+    check_unique(labels)
+    given = {"options": options, "preprocess": preprocess, "split": split, "val_split": val_split}
+    by_source = {option: by_label(option, value, sources) for option, value in given.items()}
+    parts: list[MixedPart] = []
+    for source, (prefix, name) in names.items():
+        own = {option: values.get(source) for option, values in by_source.items()}
+        call = _call(
+            source,
+            prefix,
+            attrs.evolve(request, name=name, preprocess=own["preprocess"]),
+            options=own["options"],
+            allow_overlap=allow_overlap,
+            of_mixture=True,
+        )
+        parts.append(call.part(labels[source], own["split"] or "train", own["val_split"]))
+    mixed = MixedOptions(
+        batch=request.batch,
+        seed=request.seed,
+        place_field=place_field,
+        repeat_in_step=repeat_in_step,
+        val_remainder=request.val_remainder,
+        valid_field=request.valid_field,
+        allow_overlap=allow_overlap,
+        loading=request.loading,
+    )
+    return mixed_dataset(parts, [Stage(0, {labels[source]: weight for source, weight in weights.items()})], mixed)
+
+
+def _call(
+    source: str,
+    prefix: str,
+    request: LoadRequest,
+    *,
+    options: Any,
+    val_dataset: Any = None,
+    place_field: str | None = None,
+    repeat_in_step: bool = False,
+    allow_overlap: bool,
+    of_mixture: bool = False,
+) -> "_Call":
+    if not isinstance(request.loading, Loading):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise OptionsTypeError(f"loading must be a dew.data.Loading, got {request.loading!r}")
+    provider = registry.find(prefix)
+    _check_accepted(provider, source, request, val_dataset)
+    return _Call(
+        source=source,
+        provider=provider,
+        request=attrs.evolve(request, options=_options(provider, source, options)),
+        place_field=place_field,
+        repeat_in_step=repeat_in_step,
+        allow_overlap=allow_overlap,
+        of_mixture=of_mixture,
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -69,6 +140,26 @@ class _Call:
     place_field: str | None
     repeat_in_step: bool
     allow_overlap: bool
+    of_mixture: bool = False
+
+    def splits(self, split: str, val_split: str | None, val_dataset: Any) -> tuple[Opened, Opened | None]:
+        """The training split, and the one to validate on."""
+        val_split = _validation_split(val_split, self.request.options, val_dataset)
+        if val_split is not None and not self.allow_overlap:
+            _check_overlap(self.source, split, val_split, self.request.dataset, val_dataset)
+        train = self.training(split)
+        return train, None if val_split is None else self.validation(val_split, val_dataset)
+
+    def part(self, label: str, split: str, val_split: str | None) -> MixedPart:
+        """The same two as a part of a mixture."""
+        train, val = (cast("RecordSource | None", opened) for opened in self.splits(split, val_split, None))
+        assert train is not None
+        preprocess = self.request.preprocess
+        return MixedPart(
+            label=label,
+            train=Reading(train, preprocess),
+            val=None if val is None else Reading(val, preprocess),
+        )
 
     def training(self, split: str) -> Opened:
         """The training split, refused where it cannot fill a step or cannot be read as asked."""
@@ -77,9 +168,10 @@ class _Call:
         if isinstance(opened, RecordSource):
             records = records_in(opened)
             if preprocess_missing:
-                raise self._preprocess_wanted(split, f"\n{_fields(_first_record(opened))}")
+                raise self._preprocess_wanted(split, f"\n{_row(opened)}")
             check_records(self.request.records, opened)
-            self._check_enough(split, records)
+            if not self.of_mixture:
+                self._check_enough(split, records)
             return opened
         if preprocess_missing:
             raise self._preprocess_wanted(split, " the fields that the provider's documentation lists")
@@ -100,13 +192,19 @@ class _Call:
         """The dataset of what was opened; a stream is handed on as it is."""
         request = self.request
         if isinstance(train, RecordSource):
+            order = _own_order(train, request.seed)
+            loading = request.loading
+            if order is not None and loading.workers is None:
+                # Each worker process would read every block that a step touches.
+                loading = attrs.evolve(loading, workers=0)
             made = dataset_of(
                 train,
                 batch=request.batch,
                 val=val if isinstance(val, RecordSource) else None,
                 seed=request.seed,
+                order=order,
                 preprocess=request.preprocess,
-                loading=request.loading,
+                loading=loading,
                 place_field=self.place_field,
                 repeat_in_step=self.repeat_in_step,
                 val_remainder=request.val_remainder,
@@ -127,7 +225,14 @@ class _Call:
 
     def _open(self, request: LoadRequest, split: str) -> Opened:
         opened = cast("object", self.provider.open(request, split))
-        if isinstance(opened, RecordSource) or callable(opened):
+        if isinstance(opened, RecordSource):
+            return opened
+        if callable(opened):
+            if self.of_mixture:
+                raise OptionsTypeError(
+                    f"split {split!r} of {self.source!r} is read as a stream, and a mixture needs random access to the "
+                    "records of its parts; open it without streaming, or prepare it as records"
+                )
             return cast("Opened", opened)
         raise ProviderError(
             f"the provider {self.provider.prefix!r} opened split {split!r} of {self.source!r} as a "
@@ -175,6 +280,29 @@ class _Call:
             "to the fields of a batch: `preprocess(record)` or `preprocess(record, rng)`, such as "
             f"dew.data.columns(...) or dew.data.identity; a row of split {split!r} has{fields}"
         )
+
+
+def _own_order(source: RecordSource, seed: int) -> Order | None:
+    """The order that the source wants to be trained on in, None where any will do."""
+    own = getattr(source, "order", None)
+    return None if own is None else own(seed)
+
+
+def _check_for_mixture(request: LoadRequest, val_dataset: object) -> None:
+    """Arguments that mean one source."""
+    given = {
+        "records": request.records is not None,
+        "streaming": request.streaming,
+        "shuffle_buffer": request.shuffle_buffer > 0,
+        "dataset": request.dataset is not None,
+        "val_dataset": val_dataset is not None,
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise OptionsTypeError(
+                f"load was given a mixture of sources and {name}, which belongs to one source; leave {name} out, "
+                "or mix what load returns: Mixture({label: (dataset, weight), ...})"
+            )
 
 
 def _check_accepted(provider: Provider, source: str, request: LoadRequest, val_dataset: object) -> None:
@@ -250,6 +378,22 @@ def _check_overlap(source: str, split: str, val_split: str, dataset: object, val
         f"load({source!r}) would validate on the records that it trains on: {names[0]} and {names[1]} {what}; "
         "validate on other records, or allow it with allow_overlap=True"
     )
+
+
+def _row(source: RecordSource) -> str:
+    """A row of the source in lines: its fields as it states them, else those of record 0."""
+    own = getattr(source, "fields", None)
+    return _stated(own()) if callable(own) else _fields(_first_record(source))
+
+
+def _stated(fields: Mapping[str, Any], indent: str = "  ") -> str:
+    lines = [
+        f"{indent}{name}:\n{_stated(cast('Mapping[str, Any]', what), indent + '  ')}"
+        if isinstance(what, Mapping)
+        else f"{indent}{name}: {what}"
+        for name, what in fields.items()
+    ]
+    return "\n".join(lines)
 
 
 def _first_record(source: RecordSource) -> object:

@@ -39,8 +39,14 @@ class RecordSource(Protocol):
         `fingerprint() -> str`: a cheap digest of the content, at most a second at 100 000 files; never of times or
             inodes.
         `identity() -> Mapping[str, JSON value]`: further parts that must match to resume, such as a tokenizer's hash.
+        `order(seed: int) -> Order`: the order that `load` trains in, for a source whose records are dear to read in a
+            uniformly random one, such as `BlockOrder`.
         `open() -> RecordSource`: a reader of the same records with files of its own; the stream that opened it calls
             its `close()`. A source without `open` is read as it is and never closed by a stream.
+        `shares_records_with(other: object) -> int`: how many of its records `other` reads too, 0 where it cannot tell.
+            Training and validation that share some are refused.
+        `fields() -> Mapping[str, str or a nested mapping]`: what each field is, in words; shown in place of record 0
+            where a `preprocess` is asked for.
     """
 
     def __len__(self) -> int:
@@ -106,6 +112,15 @@ def identity(source: object) -> dict[str, Any]:
         raise SourceError(
             f"{describe(source)}.identity() must hold JSON values only, got {parts!r}: {error}"
         ) from error
+
+
+def shared_records(one: object, other: object) -> int:
+    """How many records the two sources have in common, as far as either can tell."""
+    for source, against in ((one, other), (other, one)):
+        own = getattr(source, "shares_records_with", None)
+        if own is not None and (shared := int(own(against))):
+            return shared
+    return 0
 
 
 def records_in(source: object) -> int:

@@ -1,8 +1,8 @@
 """Streams: iterators of batches over a record source.
 
-`train_stream` reads an endless order and knows its position; `validation_pass` reads a split once, in order. Both count
-DELIVERED steps only: what was built ahead is nobody's business. A stream starts nothing before its first batch and
-leaves nothing behind after `close()`, an error, or when it is dropped.
+`train_stream` reads an order, endless unless the order says otherwise, and knows its position; `validation_pass` reads
+a split once, in order. Both count DELIVERED steps only: what was built ahead is nobody's business. A stream starts
+nothing before its first batch and leaves nothing behind after `close()`, an error, or when it is dropped.
 """
 
 import os
@@ -15,12 +15,13 @@ import attrs
 import numpy as np
 
 from dew.data import checks
+from dew.data.checkpointable import Checkpointable
 from dew.data.dataset import Batch, DataPartition
 from dew.data.errors import OptionsError, OptionsTypeError, SourceError, StreamClosedError
 from dew.data.loading import Feed, Loading, open_feed
 from dew.data.order import DRAWS_VERSION, Order, Places, SequentialOrder, ShuffledOrder
 from dew.data.position import RecordPosition, Segment, State, record_position
-from dew.data.schedule import FixedBatch, Ramp, Schedule
+from dew.data.schedule import FixedBatch, Ramp, Schedule, whole_steps
 from dew.data.source import Preprocess, RecordSource, describe, fingerprint, identity, records_in
 from dew.data.step import (
     LoadStep,
@@ -177,8 +178,11 @@ class StepStream(Iterator[Batch]):
         self._drop_feed()
 
     def _take(self, step: int, stop: int | None, make: Callable[[], LoadStep]) -> Batch:
-        """The batch of `step`, from the feed that is there or one that `make` starts."""
+        """The batch of `step`, from the feed that is there or one that `make` starts; the end at step `stop`."""
         self._check_usable()
+        if stop is not None and step >= stop:
+            self._drop_feed()
+            raise StopIteration
         feed = self._feed
         if feed is None or self._feed_step != step:
             feed = self._open(step, stop, make())
@@ -209,7 +213,7 @@ class StepStream(Iterator[Batch]):
             )
 
     def _refuse_if_closed(self, error: BaseException | None) -> None:
-        if self._closed or isinstance(error, StepStoppedError):
+        if (self._closed and isinstance(error, Exception | None)) or isinstance(error, StepStoppedError):
             cause = None if isinstance(error, StepStoppedError) else error
             raise StreamClosedError("the stream was closed while a batch was being read") from cause
 
@@ -256,8 +260,8 @@ class _End:
             self.feed = None  # not earlier: a close that a Ctrl-C cut short is done again at exit
 
 
-class RecordStream(StepStream):
-    """An endless training stream with a position; made by `train_stream`.
+class RecordStream(Checkpointable, StepStream):
+    """A training stream with a position; made by `train_stream`. It ends only where its order has a `stop`.
 
     Attributes:
         source, order, batch, partition, position: read-only.
@@ -268,7 +272,7 @@ class RecordStream(StepStream):
         self._setup = setup
         start = RecordPosition(
             records=0,
-            order=setup.identity,
+            order=setup.identity_at(0),
             segments=(Segment(step=0, place=0, schedule=setup.schedule),),
             preprocess=preprocess_name(setup.preprocess),
             made_by={"numpy": np.__version__},
@@ -276,11 +280,17 @@ class RecordStream(StepStream):
         self._start = start
         self._run = start  # the run's segments; its `records` is not kept up with every step
         self._step = 0
+        self._stop = self._last_step()
 
     @property
     def source(self) -> RecordSource:
         """The source of the records."""
         return self._setup.source
+
+    @property
+    def preprocess(self) -> Preprocess | None:
+        """What is applied to each record."""
+        return self._setup.preprocess
 
     @property
     def order(self) -> Order:
@@ -300,7 +310,8 @@ class RecordStream(StepStream):
     @property
     def position(self) -> RecordPosition:
         """Where the stream stands: the place of the next record to be delivered."""
-        return self._run.at_step(self._step)
+        position = self._run.at_step(self._step)
+        return attrs.evolve(position, order=self._setup.identity_at(_read_until(position)))
 
     def ids(self, step: int) -> Places:
         """Records of the whole global batch of `step`, in the order of their places, (batch,) int64.
@@ -308,6 +319,8 @@ class RecordStream(StepStream):
         Row i of share p of n is `ids(step)[p + i * n]`. `step` may be past or to come.
         """
         checks.check_count("step", step, 0)
+        if self._stop is not None and step >= self._stop:
+            raise OptionsError(f"step {step} does not exist: this stream ends after {self._stop} steps")
         start, stop = self._run.span(step)
         return np.asarray(self.order.at(np.arange(start, stop, dtype=np.int64)))
 
@@ -328,12 +341,15 @@ class RecordStream(StepStream):
         """
         if self._closed:
             raise StreamClosedError("this stream was closed; make a new one from the dataset")
-        run = record_position(state).resumed_by(self._start, accept)
+        saved = record_position(state)
+        current = attrs.evolve(self._start, order=self._setup.identity_at(_read_until(saved)))
+        run = saved.resumed_by(current, accept)
         for batch in run.segments[-1].schedule.batches():
             self.partition.rows(batch)
         self._drop_feed()
         self._error = None
         self._run, self._step = run, run.step
+        self._stop = self._last_step()
 
     def with_schedule(self, schedule: Schedule | Ramp) -> "RecordStream":
         """A fresh stream over the same records in the same order, cut into steps by `schedule`."""
@@ -342,7 +358,7 @@ class RecordStream(StepStream):
         return RecordStream(attrs.evolve(self._setup, schedule=schedule))
 
     def __next__(self) -> Batch:
-        batch = self._take(self._step, None, self._load_step)
+        batch = self._take(self._step, self._stop, self._load_step)
         self._step += 1
         return batch
 
@@ -350,6 +366,13 @@ class RecordStream(StepStream):
         return (
             f"RecordStream({describe(self.source)}, batch={self.batch}, partition={self.partition}, step={self._step})"
         )
+
+    def _last_step(self) -> int | None:
+        """The step before which the stream ends: the last whole one before its order does."""
+        places, last = stop_of(self.order), self._run.segments[-1]
+        if places is None:
+            return None
+        return last.step + (whole_steps(last.schedule, places - last.place) if places > last.place else 0)
 
     def _load_step(self) -> LoadStep:
         setup = self._setup
@@ -371,14 +394,21 @@ class ValidationPass(StepStream):
         self._stop = steps
         self._step = 0
 
+    @property
+    def source(self) -> RecordSource:
+        """The source of the records."""
+        return self._load.source
+
+    @property
+    def preprocess(self) -> Preprocess | None:
+        """What is applied to each record."""
+        return self._load.preprocess
+
     def __len__(self) -> int:
         """Number of steps of the pass, the same on every process."""
         return self._stop
 
     def __next__(self) -> Batch:
-        if self._step == self._stop and not self._closed:
-            self._drop_feed()
-            raise StopIteration
         batch = self._take(self._step, self._stop, lambda: self._load)
         self._step += 1
         return batch
@@ -407,6 +437,11 @@ class _Setup:
         self._check_enough_records()
         object.__setattr__(self, "identity", self._identity())
 
+    def identity_at(self, place: int) -> Mapping[str, Any]:
+        """What must match for a run to go on that has read what stands before `place`."""
+        own = getattr(self.order, "identity_at", None)
+        return self.identity if own is None else self._with_draws(own(place))
+
     def _check_enough_records(self) -> None:
         batch = self.schedule.batch
         if self.order.records < batch and not self.repeat_in_step:
@@ -414,25 +449,41 @@ class _Setup:
                 f"{describe(self.source)} holds {self.order.records} records, fewer than one global batch of {batch}: "
                 "every step would repeat records; use a smaller batch, or allow it with repeat_in_step=True"
             )
+        stop = stop_of(self.order)
+        if stop is not None and not whole_steps(self.schedule, stop):
+            raise SourceError(
+                f"{describe(self.source)} ends after {stop} records, before the first global batch of "
+                f"{self.schedule.span(0)[1]} is full; use a smaller batch, or let the mixture go on"
+            )
 
     def _identity(self) -> dict[str, Any]:
         """What must match on resume: the order's parts, the source's, the seed of the draws."""
-        order = self.order.identity()
         own = identity(self.source)
-        parts = {
-            **order,
-            "draws": DRAWS_VERSION,
-            "source": describe(self.source),
-            "fingerprint": fingerprint(self.source),
-            "seed": order.get("seed", self.seed),
-        }
-        if parts["seed"] != self.seed:
-            parts["draws_seed"] = self.seed
+        parts = self._with_draws(self.order.identity())
+        if not hasattr(self.order, "identity_at"):  # else the order describes the sources itself
+            parts |= {"source": describe(self.source), "fingerprint": fingerprint(self.source)}
         if clash := sorted(set(own) & set(parts)):
             raise SourceError(
                 f"{describe(self.source)}.identity() has {clash}, which name parts of the order; rename them"
             )
         return {**parts, **own}
+
+    def _with_draws(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        parts = {**order, "draws": DRAWS_VERSION, "seed": order.get("seed", self.seed)}
+        if parts["seed"] != self.seed:
+            parts["draws_seed"] = self.seed
+        return parts
+
+
+def stop_of(order: Order) -> int | None:
+    """The place before which an order ends, None where it never does."""
+    return getattr(order, "stop", None)
+
+
+def _read_until(position: RecordPosition) -> int:
+    """The place after the last step that was read; `skip` passes over others."""
+    step = position.step
+    return position.span(step - 1)[1] if step > position.segments[0].step else 0
 
 
 def _field_name(option: str, value: object) -> str | None:
