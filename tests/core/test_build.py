@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections import UserList
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -206,11 +207,11 @@ def test_a_batch_that_does_not_divide_is_refused_at_the_call() -> None:  # B07
         ({}, "no columns were given"),
         ({"x": {}}, "no columns were given"),
         ([], "holds no records"),
-        ({"x": []}, "holds no records"),
+        ({"x": []}, "field 'x' is an empty list in its column"),
         ({"x": [1, 2], "y": {"z": [1, 2, 3]}}, r"got unequal lengths: \{'x': 2, 'y.z': 3\}"),
         ({"x": [1, 2], "y": 5}, "column 'y' is a single value; a column has one entry a record"),
-        ({"x": {"y": [[1], [2, 3]]}}, r"column 'x\.y' does not become one array: .*; give its records one dtype"),
-        ({"x": [1, None]}, r"column 'x' holds objects \(dtype object\); .* fill each None"),
+        ({"x": {"y": [[1], [2, 3]]}}, r"field 'x\.y' is a ragged list in its column: .*; give its records one dtype"),
+        ({"x": [1, None]}, r"field 'x' is None in element \[1\] of its column; fill it"),
         ({1: [1, 2]}, r"a column has the name 1 \(int\); field names are of type str"),
         ({"x": {2: [1, 2]}}, r"a column has the name 2 \(int\)"),
         ([1, 2, 3], r"a record is a mapping of field name to value, got 1 \(int\); name what it holds"),
@@ -270,7 +271,7 @@ def test_the_same_records_are_refused_as_validation() -> None:
 
 
 def test_sources_that_know_no_fingerprint_are_the_same_only_as_one_object() -> None:
-    class Unknown(list[Any]):
+    class Unknown(UserList[Any]):
         def fingerprint(self) -> str | None:
             return None
 

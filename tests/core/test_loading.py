@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import dew.data.loading
+import dew.data.stepstream
 import dew.data.stream
 from dew.data import (
     DewWarning,
@@ -551,7 +552,7 @@ def test_a_signal_handler_may_close_the_stream_in_a_step_that_is_built_inline() 
 
 def interrupted(call: Callable[[], Any], at: int) -> bool:
     """Runs `call` and raises KeyboardInterrupt before line number `at` that it executes in the stream or its feed."""
-    files = (dew.data.stream.__file__, dew.data.loading.__file__)
+    files = (dew.data.stepstream.__file__, dew.data.stream.__file__, dew.data.loading.__file__)
     left = at
 
     def trace(frame: types.FrameType, event: str, argument: Any) -> Any:

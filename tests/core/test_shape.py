@@ -26,7 +26,7 @@ LAYERS = (
     {"errors", "checks", "filenames"},
     {"blocks", "order", "schedule", "position", "quotas", "mixture"},
     {"cache", "storage", "source", "dataset", "collate", "fields", "pixels"},
-    {"checkpointable", "loading", "pool", "step", "workers", "stream"},
+    {"checkpointable", "loading", "pool", "step", "stepstream", "workers", "stream"},
     {"build", "conditioning", "mixed", "mixing", "recipe"},
     {"provider", "registry", "opening", "load", "names"},
 )
@@ -48,7 +48,7 @@ MAY_IMPORT = {
 }
 
 # The distribution that an imported name comes from, where the two differ; in lower case, with "_" for "-".
-DISTRIBUTIONS = {"PIL": "pillow", "dew": "dew_core", "orbax": "orbax_checkpoint"}
+DISTRIBUTIONS = {"PIL": "pillow", "cv2": "opencv_python_headless", "dew": "dew_core", "orbax": "orbax_checkpoint"}
 
 PURE = {f"dew.data.{name}" for name in LAYERS[1]}
 LIGHT = {"attrs", "numpy", "pluggy"}

@@ -76,6 +76,9 @@ class _Faulty:
             return {"x": self.x[index] + 1}
         if self.fault == "dtype" and index == 7:
             return {"x": np.float32(self.x[index])}
+        if self.fault == "buffer":
+            self.x[0] = index
+            return {"x": self.x[:1]}
         if self.fault == "view":
             return {"x": self.x[index : index + 1]}
         return {"x": self.x[index].copy()}
@@ -103,6 +106,7 @@ _FAULTS = {
     "empty": "test_has_a_length",
     "unstable": "test_reads_the_same_record_twice",
     "dtype": "test_fields_and_dtypes_are_stable",
+    "buffer": "test_a_record_stays_what_it_was",
     "wraps": "test_refuses_records_that_do_not_exist",
     "take": "test_many_at_once_are_the_same_records",
     "view": "test_changing_a_record_in_place_leaves_the_source_alone",

@@ -321,10 +321,10 @@ def state_of(packed: PackedDocuments) -> Any:
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        ({"seq_len": 63}, "records"),
-        ({"max_segments": 2}, "records"),
+        ({"seq_len": 63}, "source"),
+        ({"max_segments": 2}, "source"),
         ({"long": "error"}, "source"),
-        ({"val": 0.1}, "records"),
+        ({"val": 0.1}, "source"),
     ],
 )
 def test_other_rows_are_refused(corpus_path: Path, changes: Any, part: str) -> None:

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dew.data import checks
+from dew.data.collate import one_array
 from dew.data.dataset import Batch, DataPartition, Dataset
-from dew.data.errors import OptionsError, OptionsTypeError, OverlapError, SourceError
+from dew.data.errors import CollateError, OptionsError, OptionsTypeError, OverlapError, SourceError
 from dew.data.loading import Loading
 from dew.data.order import Order
 from dew.data.schedule import Ramp
@@ -20,6 +21,7 @@ from dew.data.source import (
     Preprocess,
     Record,
     RecordSource,
+    check_one_tokenizer,
     describe,
     fingerprint,
     records_in,
@@ -38,10 +40,10 @@ _EQUAL_RECORDS = (
 
 
 def dataset_of(
-    source: RecordSource,
+    source: RecordSource | Sequence[Record],
     *,
     batch: int,
-    val: RecordSource | None = None,
+    val: RecordSource | Sequence[Record] | None = None,
     seed: int = 0,
     order: Order | None = None,
     preprocess: Preprocess | None = None,
@@ -54,12 +56,14 @@ def dataset_of(
 ) -> Dataset:
     """A `Dataset` that trains on `source` and validates on `val`; see `train_stream` and `validation_pass`.
 
-    Everything that can be refused without a partition is refused here, before any step.
+    A list or tuple of records is read as `from_records` reads it. Everything that can be refused without a partition is
+    refused here, before any step.
 
     Raises:
         OverlapError: `val` is the same data as `source`, or shares records with it, unless `allow_overlap`.
         SourceError, OptionsError, OptionsTypeError: as `train_stream` and `validation_pass`.
     """
+    source = _opened(source)
     train = _Training(
         source=source,
         order=order,
@@ -73,6 +77,8 @@ def dataset_of(
     train(DataPartition()).close()
     validation: Validation | None = None
     if val is not None:
+        val = _opened(val)
+        check_one_tokenizer({"the training data": source, "the validation data": val})
         if not allow_overlap:
             _refuse_overlap(source, val)
         validation = Validation(
@@ -174,6 +180,12 @@ class Columnar:
         return kept | {name: _cast(name, _field(record, name), dtype) for name, dtype in self.casts}
 
 
+def _opened(source: RecordSource | Sequence[Record]) -> RecordSource:
+    """A plain list would hand out the caller's own arrays, and have no fingerprint."""
+    rows = isinstance(source, list | tuple)
+    return RowSource(cast("Sequence[Record]", source)) if rows else cast("RecordSource", source)
+
+
 def in_memory(records: Columns | Sequence[Record]) -> "ColumnSource | RowSource":
     """A record source over columns or over a sequence of records.
 
@@ -217,6 +229,14 @@ class ColumnSource:
 
     def __repr__(self) -> str:
         return f"Columns({describe(self._columns)})"
+
+    def shares_records_with(self, other: object) -> int:
+        """All records of columns that are each a view of the same memory."""
+        if not isinstance(other, ColumnSource):
+            return 0
+        ours, theirs = list(_leaves(self._columns)), list(_leaves(other._columns))
+        shared = len(ours) == len(theirs) and all(map(_share, ours, theirs))
+        return min(len(self), len(other)) if shared else 0
 
     def fingerprint(self) -> str:
         """Digest of 64 records spread over all, first and last included; a change elsewhere is not seen."""
@@ -363,12 +383,10 @@ def _arrays(columns: Columns, prefix: str = "") -> dict[str, Any]:
 
 def _array(field: str, column: Any) -> npt.NDArray[Any]:
     try:
-        array = np.asarray(column)
-    except ValueError as error:
-        raise SourceError(f"column {field!r} does not become one array: {error}; {_EQUAL_RECORDS}") from error
-    if array.dtype.hasobject:
-        raise SourceError(f"column {field!r} holds objects (dtype {array.dtype}); {_EQUAL_RECORDS}")
-    return array
+        # As strict as collation of records: no masks lost, no kinds mixed, no text cut.
+        return one_array(column, field, lambda: "its column")
+    except CollateError as error:
+        raise SourceError(f"{error}; {_EQUAL_RECORDS}") from error
 
 
 def _map_arrays(columns: Mapping[str, Any], function: Callable[[npt.NDArray[Any]], Any]) -> dict[str, Any]:
@@ -378,12 +396,27 @@ def _map_arrays(columns: Mapping[str, Any], function: Callable[[npt.NDArray[Any]
     }
 
 
+def _leaves(columns: Mapping[str, Any]) -> Iterator[npt.NDArray[Any]]:
+    for value in columns.values():
+        if isinstance(value, Mapping):
+            yield from _leaves(cast("Columns", value))
+        else:
+            yield value
+
+
+def _share(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    try:
+        return np.shares_memory(one, other, max_work=1000)  # pyright: ignore[reportArgumentType]
+    except np.exceptions.TooHardError:
+        return False  # too interleaved to tell: not refused on a guess
+
+
 def _own(record: Record) -> Record:
     """A copy that preprocess may write into; scalars and text cannot be changed in place."""
     if not isinstance(record, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         return record  # collation refuses it by number
     return {
-        name: _own(cast("Record", value)) if isinstance(value, Mapping) else copy.copy(value)
+        name: _own(cast("Record", value)) if isinstance(value, Mapping) else copy.deepcopy(value)
         for name, value in record.items()
     }
 

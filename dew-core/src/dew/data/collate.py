@@ -193,7 +193,7 @@ def _stack_checked(values: list[Any], field: str, names: Names) -> Array:
                 f"field {field!r} is {_kind(values[0])} in {names(0)} and a mapping in {names(row)}; "
                 "give it the same form in every record"
             )
-    arrays = [_as_array(value, field, partial(names, row)) for row, value in enumerate(values)]
+    arrays = [one_array(value, field, partial(names, row)) for row, value in enumerate(values)]
     return _stack_agreeing(arrays, field, names)
 
 
@@ -224,7 +224,7 @@ def _width(text: Array) -> int:
     return text.dtype.itemsize // np.dtype("U1").itemsize
 
 
-def _as_array(value: Any, field: str, owner: Owner) -> Array:
+def one_array(value: Any, field: str, owner: Owner) -> Array:
     """One value as an array that a batch may hold; not copied where it is one."""
     if isinstance(value, list | tuple):
         return _array_from_list(cast("Sequence[Any]", value), field, owner)
@@ -305,7 +305,7 @@ def _array_from_list(value: Sequence[Any], field: str, owner: Owner) -> Array:
         if kind is str:
             return _array_from_text(value, leaves, field, owner)
     names = partial(_element, shape, owner)
-    arrays = [_as_array(leaf, field, partial(names, row)) for row, leaf in enumerate(leaves)]
+    arrays = [one_array(leaf, field, partial(names, row)) for row, leaf in enumerate(leaves)]
     stacked = _stack_agreeing(arrays, field, names)
     return stacked.reshape(shape + stacked.shape[1:])
 

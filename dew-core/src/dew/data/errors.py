@@ -19,6 +19,7 @@
     │   └── CheckpointNotFoundError (FileNotFoundError)   there is no checkpoint, or none of that step
     ├── PoolError (RuntimeError)             another process of the pool failed or disagrees
     ├── StreamClosedError (ValueError)       an iterator was used after close()
+    ├── StreamBusyError (RuntimeError)       an iterator was used by two threads at once
     ├── WorkerError (RuntimeError)           a worker process ended or could not start
     └── ProviderError                        a provider cannot be used
         ├── ProviderNotFoundError (LookupError)       no installed package provides the prefix
@@ -119,6 +120,10 @@ class PoolError(DewDataError, RuntimeError):
 
 class StreamClosedError(DewDataError, ValueError):
     """An iterator was used after `close()`."""
+
+
+class StreamBusyError(DewDataError, RuntimeError):
+    """An iterator was used by two threads at once."""
 
 
 class WorkerError(DewDataError, RuntimeError):

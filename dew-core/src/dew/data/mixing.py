@@ -21,6 +21,7 @@ from dew.data.schedule import FixedBatch, whole_steps
 from dew.data.source import (
     Preprocess,
     RecordSource,
+    check_one_tokenizer,
     describe,
     fingerprint,
     identity,
@@ -91,6 +92,7 @@ def mixed_dataset(parts: Sequence[MixedPart], stages: Sequence[Stage], options: 
         seed=options.seed,
         exhaustion=options.exhaustion,
     )
+    check_one_tokenizer({f"part {part.label!r}": part.train.source for part in parts})
     mixed = _mixed({part.label: part.train for part in parts}, options.seed)
     dataset = dataset_of(
         mixed.source,
@@ -224,6 +226,10 @@ def _validation(parts: Sequence[MixedPart], options: MixedOptions) -> MixedValid
     readings = {part.label: part.val for part in sorted(parts, key=lambda part: part.label) if part.val is not None}
     if not readings:
         return None
+    check_one_tokenizer(
+        {f"part {part.label!r}": part.train.source for part in parts}
+        | {f"the validation of part {label!r}": reading.source for label, reading in readings.items()}
+    )
     if not options.allow_overlap:
         _refuse_overlap(parts, readings)
     sets = {label: _passes(reading, options) for label, reading in readings.items()}

@@ -31,7 +31,7 @@ State: TypeAlias = dict[str, Any]
 _ABSENT: Final = "(absent)"
 
 # Places are int64; this leaves room for the steps after a position.
-_LAST_PLACE: Final = (1 << 63) - (1 << 40)
+MAX_PLACE: Final = (1 << 63) - (1 << 40)
 
 # Without these two a place has no meaning, so no override exists for them.
 _NEVER_ACCEPTED: Final = ("version", "kind")
@@ -101,7 +101,7 @@ class RecordPosition:
             if later.step <= earlier.step or later.place < earlier.span(later.step)[0]:
                 raise PositionError(f"segments of a position must go forward, got {earlier!r} before {later!r}")
         last = self.segments[-1]
-        if self.records > _LAST_PLACE:
+        if self.records > MAX_PLACE:
             raise PositionError(f"a position is at most 2^63 - 2^40, since places are int64, got {self.records}")
         if self.records < last.place:
             raise PositionError(
@@ -168,13 +168,16 @@ class RecordPosition:
         allowed = _checked_accept(accept, {*self.order, *current.order})
         accepted = list(self.accepted)
         before, after = _as_json(self.order), _as_json(current.order)
+        refused: list[str] = []
         for part in _parts(before, after):
             saved, now = before.get(part, _ABSENT), after.get(part, _ABSENT)
             if saved == now:
                 continue
             if part not in allowed:
-                raise _mismatch(part, saved, now)
+                refused.append(part)
             accepted.append({"part": part, "saved": saved, "current": now})
+        if refused:
+            raise _mismatch(refused, before.get(refused[0], _ABSENT), after.get(refused[0], _ABSENT))
         _check_schedule(self, current)
         _warn_of_differences(self, current)
         return attrs.evolve(
@@ -365,9 +368,8 @@ def _as_json(order: Mapping[str, Any]) -> State:
 
 
 def _parts(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """All parts, the version first: under another version the others mean nothing."""
-    rest = [part for part in (*saved, *current) if part not in _NEVER_ACCEPTED]
-    return [*_NEVER_ACCEPTED, *dict.fromkeys(rest)]
+    """All parts: the version first, under which the others have a meaning, then the source, which explains the rest."""
+    return list(dict.fromkeys((*_NEVER_ACCEPTED, "source", *saved, *current)))
 
 
 def _family(part: str) -> str:
@@ -384,10 +386,15 @@ def _checked_accept(accept: Iterable[str], parts: set[str]) -> frozenset[str]:
     return allowed
 
 
-def _mismatch(part: str, saved: object, current: object) -> PositionMismatchError:
+def _mismatch(refused: list[str], saved: object, current: object) -> PositionMismatchError:
+    part, *others = refused
     text = f"the saved position has another {part}: saved {saved!r}, this stream has {current!r}. "
-    if part in _NEVER_ACCEPTED:
-        text += "A place of one order means nothing in another: continue with the Dew release and order that saved it"
+    if others:
+        text += f"Other parts that differ: {', '.join(others)}. "
+    if part == "kind":
+        text += "A place of one order means nothing in another: make the stream with the order that saved the position"
+    elif part in _NEVER_ACCEPTED:
+        text += "A place of one order means nothing in another: continue with the Dew release that saved the position"
     elif (family := _family(part)) in _CHANGED_BY:
         text += _CHANGED_BY[family]
     else:

@@ -123,6 +123,22 @@ def shared_records(one: object, other: object) -> int:
     return 0
 
 
+def check_one_tokenizer(sources: Mapping[str, object]) -> None:
+    """Refuses sources of one run whose token ids mean different text, as far as their `identity()` says.
+
+    Raises:
+        SourceError: names two of them and both tokenizers.
+    """
+    known = {name: identity(source).get("tokenizer") for name, source in sources.items()}
+    stated = [(name, tokenizer) for name, tokenizer in known.items() if tokenizer is not None]
+    for name, tokenizer in stated[1:]:
+        if tokenizer != stated[0][1]:
+            raise SourceError(
+                f"{stated[0][0]} and {name} were prepared with different tokenizers, {stated[0][1]} and {tokenizer}: "
+                "the same id is other text in each; prepare both with one tokenizer"
+            )
+
+
 def records_in(source: object) -> int:
     """`len(source)`, refused where it is missing or 0.
 

@@ -5,33 +5,30 @@ a split once, in order. Both count DELIVERED steps only: what was built ahead is
 nothing before its first batch and leaves nothing behind after `close()`, an error, or when it is dropped.
 """
 
-import os
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import Any, Literal, Self
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 import attrs
 import numpy as np
 
 from dew.data import checks
 from dew.data.checkpointable import Checkpointable
-from dew.data.dataset import Batch, DataPartition
+from dew.data.dataset import DataPartition
 from dew.data.errors import OptionsError, OptionsTypeError, SourceError, StreamClosedError
-from dew.data.loading import Feed, Loading, open_feed
+from dew.data.loading import Loading
 from dew.data.order import DRAWS_VERSION, Order, Places, SequentialOrder, ShuffledOrder
-from dew.data.position import RecordPosition, Segment, State, record_position
+from dew.data.position import MAX_PLACE, RecordPosition, Segment, State, record_position
 from dew.data.schedule import FixedBatch, Ramp, Schedule, whole_steps
 from dew.data.source import Preprocess, RecordSource, describe, fingerprint, identity, records_in
 from dew.data.step import (
     LoadStep,
     PassRows,
     StepFields,
-    StepStoppedError,
     TrainingRows,
     preprocess_name,
     takes_draws,
 )
+from dew.data.stepstream import StepStream
 
 Remainder = Literal["pad", "drop"]
 
@@ -76,12 +73,17 @@ def train_stream(
     """
     records = records_in(source)
     checks.check_seed(seed)
+    _check_values(partition, loading)
     if order is None:
         order = ShuffledOrder(records=records, seed=seed) if shuffle else SequentialOrder(records=records)
+    elif not all(hasattr(order, name) for name in ("records", "identity", "at", "places")):
+        raise OptionsTypeError(f"order must be an Order such as ShuffledOrder, got {order!r} ({type(order).__name__})")
     elif order.records != records:
         raise OptionsError(f"the order is over {order.records} records, the source holds {records}")
     if isinstance(schedule, Ramp):
         schedule = schedule.schedule(batch)
+    elif schedule is not None and not hasattr(schedule, "span"):
+        raise OptionsTypeError(f"schedule must be a Ramp or a schedule, got {schedule!r} ({type(schedule).__name__})")
     setup = _Setup(
         source=source,
         order=order,
@@ -122,6 +124,7 @@ def validation_pass(
     """
     records = records_in(source)
     checks.check_seed(seed)
+    _check_values(partition, loading)
     partition.rows(batch)
     if remainder not in ("pad", "drop"):
         raise OptionsError(f'remainder must be "pad" or "drop", got {remainder!r}')
@@ -144,122 +147,6 @@ def validation_pass(
     return ValidationPass(load, steps=steps, loading=loading)
 
 
-class StepStream(Iterator[Batch]):
-    """What training and validation streams share: delivery in order, latched errors, a life that ends.
-
-    After one failed step every later `next` raises the same error. Streams are context managers; `close()` is
-    idempotent. A stream belongs to the process that made it and to one consumer at a time.
-    """
-
-    def __init__(self, loading: Loading) -> None:
-        self._loading = loading
-        self._feed: Feed | None = None
-        self._feed_step: int | None = None
-        self._error: BaseException | None = None
-        self._traceback: TracebackType | None = None
-        self._closed = False
-        self._process = os.getpid()
-        self._end = _End()
-        # Runs when the stream is dropped, and at interpreter exit before modules are torn down.
-        self._finalizer = weakref.finalize(self, self._end.run)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Ends threads and worker processes and closes what this stream opened, within five seconds; idempotent."""
-        self._closed = True
-        self._drop_feed()
-
-    def _take(self, step: int, stop: int | None, make: Callable[[], LoadStep]) -> Batch:
-        """The batch of `step`, from the feed that is there or one that `make` starts; the end at step `stop`."""
-        self._check_usable()
-        if stop is not None and step >= stop:
-            self._drop_feed()
-            raise StopIteration
-        feed = self._feed
-        if feed is None or self._feed_step != step:
-            feed = self._open(step, stop, make())
-        # Not set while a step is on its way: a Ctrl-C may lose it, and a feed that lost a step is not asked again.
-        self._feed_step = None
-        try:
-            batch = feed.get(step)
-        except KeyboardInterrupt:
-            raise  # the consumer's own doing: the step was not delivered and can be asked for again
-        except BaseException as error:
-            self._refuse_if_closed(error)
-            latched = self._latch(error)
-            if latched is error:
-                raise
-            raise latched from error
-        self._feed_step = step + 1
-        return batch
-
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise StreamClosedError("this stream was closed; make a new one from the dataset")
-        if self._error is not None:
-            raise self._error.with_traceback(self._traceback)
-        if os.getpid() != self._process:
-            raise StreamClosedError(
-                f"this stream belongs to process {self._process} and was carried into process {os.getpid()} by a fork; "
-                "make a stream of its own in each process"
-            )
-
-    def _refuse_if_closed(self, error: BaseException | None) -> None:
-        if (self._closed and isinstance(error, Exception | None)) or isinstance(error, StepStoppedError):
-            cause = None if isinstance(error, StepStoppedError) else error
-            raise StreamClosedError("the stream was closed while a batch was being read") from cause
-
-    def _open(self, step: int, stop: int | None, load: LoadStep) -> Feed:
-        self._drop_feed()
-        picked = self._loading.picked(whole_steps=load.builds_whole_steps)
-        feed = open_feed(load.with_threads(picked.threads), first=step, stop=stop, loading=self._loading, picked=picked)
-        self._end.feed = self._feed = feed
-        if self._closed:  # by another thread, meanwhile
-            self._drop_feed()
-            self._refuse_if_closed(None)
-        return feed
-
-    def _drop_feed(self) -> None:
-        self._feed = None
-        self._end.run()
-
-    def _latch(self, error: BaseException) -> BaseException:
-        if isinstance(error, StopIteration | StopAsyncIteration | GeneratorExit):
-            # Any of these would look like the end of the data to the loop that reads the stream.
-            notes = getattr(error, "__notes__", ())
-            error = SourceError(f"the source or preprocess raised {type(error).__name__} while a step was read")
-            for note in notes:
-                error.add_note(note)
-        self._error, self._traceback = error, error.__traceback__
-        try:
-            self._drop_feed()
-        except Exception as closing:  # must not take the place of the first error
-            error.add_note(f"closing the source then failed too: {closing!r}")
-        return error
-
-
-class _End:
-    """Closes a stream's feed; holds no reference to the stream, so that dropping the stream ends it."""
-
-    def __init__(self) -> None:
-        self.feed: Feed | None = None
-        self._process = os.getpid()
-
-    def run(self) -> None:
-        feed = self.feed
-        if feed is not None and os.getpid() == self._process:
-            feed.close()
-            self.feed = None  # not earlier: a close that a Ctrl-C cut short is done again at exit
-
-
 class RecordStream(Checkpointable, StepStream):
     """A training stream with a position; made by `train_stream`. It ends only where its order has a `stop`.
 
@@ -279,7 +166,6 @@ class RecordStream(Checkpointable, StepStream):
         )
         self._start = start
         self._run = start  # the run's segments; its `records` is not kept up with every step
-        self._step = 0
         self._stop = self._last_step()
 
     @property
@@ -322,6 +208,8 @@ class RecordStream(Checkpointable, StepStream):
         if self._stop is not None and step >= self._stop:
             raise OptionsError(f"step {step} does not exist: this stream ends after {self._stop} steps")
         start, stop = self._run.span(step)
+        if stop > MAX_PLACE:
+            raise OptionsError(f"step {step} ends at place {stop}, and places go up to 2^63 - 2^40")
         return np.asarray(self.order.at(np.arange(start, stop, dtype=np.int64)))
 
     def get_state(self) -> State:
@@ -357,11 +245,6 @@ class RecordStream(Checkpointable, StepStream):
             schedule = schedule.schedule(self.batch)
         return RecordStream(attrs.evolve(self._setup, schedule=schedule))
 
-    def __next__(self) -> Batch:
-        batch = self._take(self._step, self._stop, self._load_step)
-        self._step += 1
-        return batch
-
     def __repr__(self) -> str:
         return (
             f"RecordStream({describe(self.source)}, batch={self.batch}, partition={self.partition}, step={self._step})"
@@ -391,8 +274,7 @@ class ValidationPass(StepStream):
     def __init__(self, load: LoadStep, *, steps: int, loading: Loading) -> None:
         super().__init__(loading)
         self._load = load
-        self._stop = steps
-        self._step = 0
+        self._stop = self._steps = steps
 
     @property
     def source(self) -> RecordSource:
@@ -406,12 +288,10 @@ class ValidationPass(StepStream):
 
     def __len__(self) -> int:
         """Number of steps of the pass, the same on every process."""
-        return self._stop
+        return self._steps
 
-    def __next__(self) -> Batch:
-        batch = self._take(self._step, self._stop, lambda: self._load)
-        self._step += 1
-        return batch
+    def _load_step(self) -> LoadStep:
+        return self._load
 
 
 @attrs.frozen(kw_only=True)
@@ -484,6 +364,12 @@ def _read_until(position: RecordPosition) -> int:
     """The place after the last step that was read; `skip` passes over others."""
     step = position.step
     return position.span(step - 1)[1] if step > position.segments[0].step else 0
+
+
+def _check_values(partition: object, loading: object) -> None:
+    for name, value, kind in (("partition", partition, DataPartition), ("loading", loading, Loading)):
+        if not isinstance(value, kind):
+            raise OptionsTypeError(f"{name} must be a {kind.__name__}, got {value!r} ({type(value).__name__})")
 
 
 def _field_name(option: str, value: object) -> str | None:

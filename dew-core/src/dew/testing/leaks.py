@@ -14,6 +14,7 @@ import psutil
 
 # Started once by a library, on purpose, and kept until the interpreter ends.
 _KEPT_THREADS = (
+    "tqdm_monitor",  # watches every progress bar of the process
     "fsspecIO",  # fsspec's one event loop
     "asyncio_",  # the pool in which that loop resolves names
 )

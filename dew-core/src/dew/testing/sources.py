@@ -42,6 +42,13 @@ class SourceSuite:
             assert_same(source[index], source[index])
             assert_same(source[index], other[index])
 
+    def test_a_record_stays_what_it_was(self) -> None:
+        """Reading another record does not change one that was read before, as a buffer that is filled again would."""
+        source = self.make_source()
+        kept = [source[index] for index in sampled(source)]
+        for index, record in zip(sampled(source), kept, strict=True):
+            assert_same(record, self.make_source()[index])
+
     def test_fields_and_dtypes_are_stable(self) -> None:
         """All records have the fields and dtypes of record 0."""
         source = self.make_source()

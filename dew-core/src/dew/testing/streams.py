@@ -10,9 +10,9 @@ import pytest
 
 from dew.data.dataset import Batch, DataPartition, Dataset
 from dew.data.errors import PositionMismatchError, StreamClosedError
-from dew.data.stream import RecordStream
+from dew.data.stream import RecordStream, ValidationPass
 from dew.testing.leaks import assert_nothing_left
-from dew.testing.sources import assert_same
+from dew.testing.sources import assert_same, row_of, sampled
 
 
 class StreamSuite:
@@ -160,6 +160,22 @@ class StreamSuite:
             padding = [int((~batch[self.valid_field]).sum()) for batch in alone]
             assert not any(padding[:-1]), "only the last global batch may hold padding"
             assert padding[-1] < dataset.batch
+        passes = dataset.val(DataPartition())
+        if isinstance(passes, ValidationPass):
+            self._check_rows_scored(passes, alone)
+
+    def _check_rows_scored(self, passes: ValidationPass, batches: Sequence[Batch]) -> None:
+        """As many valid rows as the split has records, and without `preprocess` these records in their order."""
+        passes.close()
+        source = passes.source
+        rows = [row_of(batch, row) for batch in batches for row in range(_rows(batch))]
+        if self.valid_field is not None:
+            rows = [row for row in rows if row.pop(self.valid_field)]
+            assert len(rows) == len(source), "each record of the split is scored exactly once"
+        if passes.preprocess is None:
+            for index in sampled(source):
+                if index < len(rows):
+                    assert_same({name: rows[index][name] for name in source[index]}, source[index])
 
     def read(self, count: int, steps: int) -> list[Batch]:
         """Global batches of the first `steps` steps, read by `count` shares."""

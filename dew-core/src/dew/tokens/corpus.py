@@ -61,10 +61,12 @@ class TokenCorpus(TokenReader):
         return self.manifest.documents
 
     def open(self) -> "TokenCorpus":
-        """A second reader of the same corpus with maps of its own; reads nothing."""
-        reader = TokenCorpus.__new__(TokenCorpus)
-        reader._set_manifest(self._storage, self.manifest)
-        return reader
+        """A second reader of the same corpus with maps of its own; reads the manifest again.
+
+        Raises:
+            DamagedSourceError: the corpus was replaced since it was opened.
+        """
+        return _reopen(self._storage, self.manifest.id)
 
     def _shard_offsets(self, number: int) -> npt.NDArray[np.int64]:
         shard = self.manifest.shards[number]

@@ -35,7 +35,7 @@ from dew.tokens.packing import (
     row_marks,
 )
 from dew.tokens.plans import PlanKey, StoredPlan, find_or_make, make
-from dew.tokens.reader import TokenReader
+from dew.tokens.reader import TokenReader, shared_tokens
 from dew.tokens.windows import open_stretch
 
 logger = logging.getLogger("dew.tokens")  # given text only: a kept record must not keep maps open
@@ -150,6 +150,10 @@ class PackedSource:
     def identity(self) -> dict[str, Any]:
         """`{"tokenizer": sha256 of the tokenizer's definition or None, "plan": the plan's id}`."""
         return {"tokenizer": self.corpus.tokenizer_sha256, "plan": self._id}
+
+    def shares_records_with(self, other: object) -> int:
+        """How many rows, in proportion, lie in a stretch of the same corpus that `other` reads."""
+        return -(-shared_tokens(self, other) * len(self) // max(1, self.stop - self.start))
 
     def open(self) -> "PackedSource":
         """A reader of the same rows with maps of its own; reads nothing."""

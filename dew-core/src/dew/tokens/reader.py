@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,15 @@ from dew.tokens.shards import Data, LocalShards, Pieces, RemoteShards, ShardRead
 _READ_PIECE = 1 << 22
 _OFFSETS_AT_ONCE = 16  # shards whose offsets are asked for side by side
 _LAST_ID = np.iinfo(np.int32).max
+
+
+def shared_tokens(one: Any, other: Any) -> int:
+    """How many tokens two sources read that are cut from stretches `[start, stop)` of one corpus; 0 of other sources."""
+    if not all(isinstance(getattr(source, "corpus", None), TokenReader) for source in (one, other)):
+        return 0
+    if one.corpus.id != other.corpus.id:
+        return 0
+    return max(0, min(one.stop, other.stop) - max(one.start, other.start))
 
 
 class TokenReader(abc.ABC):

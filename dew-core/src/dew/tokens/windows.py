@@ -21,7 +21,7 @@ from dew.data.source import Indices
 from dew.tokens.access import CorpusOptions
 from dew.tokens.opening import has_split, open_corpus
 from dew.tokens.options import TokenOptions, check_val
-from dew.tokens.reader import TokenReader
+from dew.tokens.reader import TokenReader, shared_tokens
 from dew.tokens.shards import Tokens
 
 
@@ -101,6 +101,10 @@ class WindowSource:
     def identity(self) -> dict[str, Any]:
         """`{"tokenizer": sha256 of the tokenizer's definition}`, None where the corpus does not state it."""
         return {"tokenizer": self.corpus.tokenizer_sha256}
+
+    def shares_records_with(self, other: object) -> int:
+        """How many windows lie at least in part in a stretch of the same corpus that `other` reads."""
+        return -(-shared_tokens(self, other) // self.seq_len)
 
     def open(self) -> "WindowSource":
         """A reader of the same windows with maps of its own; reads nothing."""
