@@ -17,6 +17,7 @@ HEAVY = {
     "fsspec",
     "grain",
     "jax",
+    "jinja2",
     "pyarrow",
     "rich",
     "tensorflow",

@@ -96,7 +96,7 @@ def options_from(provider: "Provider", pairs: Sequence[str]) -> Any:
         return None if wanted is None else wanted()
     fields = {field.alias: field for field in attrs.fields(wanted) if field.init}
     known = f"the options of {provider.prefix!r} are {', '.join(fields)}"
-    values = dict(_pair(pair) for pair in pairs)
+    values = pairs_of(pairs)
     if unknown := [key for key in values if key not in fields]:
         raise OptionsError(f"there is no option {unknown[0]!r}; {known}")
     needed = [key for key, field in fields.items() if field.default is attrs.NOTHING and key not in values]
@@ -108,6 +108,11 @@ def options_from(provider: "Provider", pairs: Sequence[str]) -> Any:
         raise
     except (TypeError, ValueError) as error:
         raise OptionsError(f"{wanted.__name__} refuses {' '.join(pairs)}: {error}; {known}") from error
+
+
+def pairs_of(pairs: Sequence[str]) -> dict[str, Any]:
+    """`key=value` words as a mapping; values are JSON, else strings."""
+    return dict(_pair(pair) for pair in pairs)
 
 
 def _pair(text: str) -> tuple[str, Any]:

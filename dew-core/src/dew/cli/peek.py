@@ -19,8 +19,33 @@ _SAMPLE = 6
 @click.command(short_help="One batch of a source as a table.")
 @source_options
 @click.option("--step", type=click.IntRange(min=0), default=0, show_default=True, help="The step to look at.")
-def peek(source: str, batch: int, split: str, seed: int, pairs: tuple[str, ...], as_json: bool, step: int) -> None:
-    """One batch of SOURCE, written as for dew.data.load ("tokens/my-corpus"): shapes, dtypes, ranges, records."""
+@click.option("--roles", metavar="MODEL", help="SOURCE is a file of conversations: colour a row's tokens by role.")
+@click.option("--row", "number", type=click.IntRange(min=0), default=0, help="With --roles: which row [0].")
+@click.option("--html", type=click.Path(dir_okay=False), help="With --roles: write a page and print nothing.")
+def peek(
+    source: str,
+    batch: int | None,
+    split: str,
+    seed: int,
+    pairs: tuple[str, ...],
+    as_json: bool,
+    step: int,
+    roles: str | None,
+    number: int,
+    html: str | None,
+) -> None:
+    """One batch of SOURCE, written as for dew.data.load ("tokens/my-corpus"): shapes, dtypes, ranges, records.
+
+    Or, with --roles and the directory of a model's tokenizer, one conversation of a .jsonl, .json or .parquet file:
+    each token in the colour of its role, as dew.data.ChatMessages reads it. There, -o is an option of ChatMessages.
+    """
+    if roles is not None:
+        from dew.cli.roles import show_roles
+
+        show_roles(source, roles, number, pairs=pairs, as_json=as_json, html=html)
+        return
+    if batch is None:
+        raise click.UsageError("Missing option '--batch'.")
     asked = Asked(source=source, batch=batch, split=split, seed=seed, pairs=pairs)
     found, ids, alone = _read(asked, step)
     fields = {name: _facts(value) for name, value in _flat(found)}
@@ -38,6 +63,10 @@ def peek(source: str, batch: int, split: str, seed: int, pairs: tuple[str, ...],
         say(screen, f"As they are stored, the rows of this step form no batch, so this is record {alone} alone:")
         say(screen, "load the source with preprocess=, a function that makes the fields arrays of one shape.")
     say(screen, f"step {step}, records {'unknown' if ids is None else listed(ids, 24)}")
+
+
+# With --roles there is no batch.
+next(param for param in peek.params if param.name == "batch").required = False
 
 
 def _read(asked: Asked, step: int) -> "tuple[Mapping[str, Any], list[int] | None, int | None]":

@@ -36,9 +36,7 @@ class ShardPart:
         roles: whether each token has a role.
     """
 
-    def __init__(
-        self, storage: Storage, name: str, dtype: str, *, origin: bool = False, roles: bool = False
-    ) -> None:
+    def __init__(self, storage: Storage, name: str, dtype: str, *, origin: bool = False, roles: bool = False) -> None:
         self.name = name
         self.tokens = 0
         self.empty = 0

@@ -25,7 +25,7 @@ _LAST_ID = np.iinfo(np.int32).max
 
 
 def shared_tokens(one: Any, other: Any) -> int:
-    """How many tokens two sources read that are cut from stretches `[start, stop)` of one corpus; 0 of other sources."""
+    """How many tokens are read by both of two sources over stretches `[start, stop)` of one corpus; 0 of others."""
     if not all(isinstance(getattr(source, "corpus", None), TokenReader) for source in (one, other)):
         return 0
     if one.corpus.id != other.corpus.id:
