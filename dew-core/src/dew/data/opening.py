@@ -383,7 +383,7 @@ def _check_overlap(source: str, split: str, val_split: str, dataset: object, val
 def _row(source: RecordSource) -> str:
     """A row of the source in lines: its fields as it states them, else those of record 0."""
     own = getattr(source, "fields", None)
-    return _stated(own()) if callable(own) else _fields(_first_record(source))
+    return _stated(cast("Mapping[str, Any]", own())) if callable(own) else _fields(_first_record(source))
 
 
 def _stated(fields: Mapping[str, Any], indent: str = "  ") -> str:

@@ -81,10 +81,10 @@ def _command(pid: int) -> str | None:
     try:
         process = psutil.Process(pid)
         return " ".join(process.cmdline())[:300] or process.status()
-    except psutil.NoSuchProcess:
-        return None
     except psutil.ZombieProcess:
         return psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return None
 
 
 def _is_foreign(name: str) -> bool:

@@ -21,7 +21,8 @@ from dew.data.errors import OptionsTypeError, StreamClosedError
 from dew.data.loading import ReadAheadFeed
 from dew.data.source import describe
 from dew.data.step import StepStoppedError
-from dew.data.stream import RecordStream, StepStream
+from dew.data.stepstream import StepStream
+from dew.data.stream import RecordStream
 
 
 def identity(batch: Any) -> Any:
