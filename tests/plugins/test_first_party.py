@@ -9,7 +9,7 @@ import pytest
 
 from dew.data import HFOptions, ImageOptions, OptionsError, ProviderError, TFDSOptions, VideoOptions, load, registry
 
-SOON = {"images": ImageOptions, "tfds": TFDSOptions, "video": VideoOptions}
+SOON = {"images": ImageOptions, "video": VideoOptions}
 
 
 def preprocess(record: Any) -> Any:

@@ -1,31 +1,25 @@
-"""The plugin of the prefix `hf`. This version states the prefix and its options; it reads no data."""
+"""The plugin of the prefix `hf`."""
 
-from typing import NoReturn
+from typing import Any
 
-from dew.data.errors import ProviderError
 from dew.data.provider import LoadRequest, Provider, hookimpl
 from dew_hf.options import HFOptions
 
 
-def open_split(request: LoadRequest, split: str) -> NoReturn:
-    """Refuses: this version of dew-hf has no reader.
+def _open(request: LoadRequest, split: str) -> Any:
+    from dew_hf.choosing import open_split
 
-    Raises:
-        ProviderError: always.
-    """
-    raise ProviderError(
-        f"'hf/{request.name}' (split {split!r}) cannot be read: this version of dew-hf only states the prefix 'hf' "
-        "and its options; install one that reads data: pip install --upgrade dew-hf"
-    )
+    return open_split(request, split)
 
 
 HF = Provider(
     prefix="hf",
-    summary="Hugging Face datasets (this version only states the prefix)",
+    summary="Hugging Face datasets: Arrow splits, streams, and streamed files with one position for any process count",
     options=HFOptions,
-    open=open_split,
+    open=_open,
     needs_preprocess=True,
     accepts=frozenset({"streaming", "shuffle_buffer", "dataset"}),
+    cli="dew_hf.cli:hf",
 )
 
 
