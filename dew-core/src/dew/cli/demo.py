@@ -1,11 +1,15 @@
 """`dew demo`: the whole of Dew on text that every Python carries, in well under a minute.
 
-Real text becomes token shards; a small language model trains on them, is stopped half-way, and goes on as two
-partitions from a JSON file that holds one integer; then a third stream shows that the steps after the resume are those
-of a run that never stopped.
+Real text becomes token shards; a small language model trains on them in one process, which is killed; two processes go
+on, and are killed; one process finishes the run. Beside it another run trains that nothing stops: both must have read
+the same records and tokens at every step, and their losses must agree.
 """
 
 import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,25 +18,26 @@ import click
 from dew.cli.output import json_option, print_json
 
 if TYPE_CHECKING:
-    from dew.cli.demo_screen import Screen
-    from dew.cli.demo_training import Compared, Outcome
+    from dew.cli.demo_compare import Compared, Outcome
+    from dew.cli.demo_member import MemberOrder
+    from dew.cli.demo_pool import Stage
+    from dew.cli.demo_screen import RunBar, Runs, Screen
     from dew.data.dataset import Dataset
 
 _BATCH: Final = 32
 _SEQ_LEN: Final = 64
 _VAL: Final = 0.05
-_PARTITIONS: Final = 2
+_PROCESSES: Final = (1, 2, 1)
 _MARK: Final = "dew-demo.json"
 _FILES: Final = {
     "corpus": "corpus",
     "tokenizer": "tokenizer.json",
-    "position": "position.json",
-    "model": "model.npz",
+    "checkpoints": "checkpoints",
     "report": _MARK,
 }
 
 
-@click.command(short_help="Train a small model on real text, stop it, resume it on two partitions.")
+@click.command(short_help="Train a small model on real text, kill it, go on with two processes, kill them.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -40,33 +45,33 @@ _FILES: Final = {
     show_default=True,
     help="Where its files go; a second run replaces them.",
 )
-@click.option("--steps", type=click.IntRange(min=4), default=120, show_default=True, help="Training steps in all.")
+@click.option("--steps", type=click.IntRange(min=8), default=72, show_default=True, help="Training steps in all.")
 @json_option
 def demo(out: Path, steps: int, as_json: bool) -> int:
-    """Train a small language model on real text, stop it half-way, resume it as two partitions, and compare.
+    """Train a small language model on real text, kill it twice, go on with other numbers of processes, and compare.
 
-    The text is that of Python's own help topics; nothing is downloaded. Everything runs on the CPU. Exit code 1 if the
-    loss did not clearly fall, or if any record or token after the resume is not that of a run that never stopped.
+    The text is that of Python's own help topics; nothing is downloaded. Everything runs on the CPU, in processes of
+    their own that are killed by SIGKILL. Exit code 1 if the loss did not clearly fall, if any record or token is not
+    that of a run that was never stopped, or if a loss is not within the tolerance of that run's.
     """
-    from dew.cli.demo_corpus import check_tokenizers
+    from dew.cli.demo_corpus import check_packages
     from dew.cli.demo_screen import Screen
 
-    check_tokenizers()
+    check_packages()
     _claim(out)
     screen = Screen(quiet=as_json)
     dataset = _prepare(out, screen)
     outcome = _train(dataset, out, steps, screen)
-    compared = _compare(dataset, outcome, screen)
-    report = _report(out, outcome, compared)
+    report = _report(out, outcome)
     (out / _MARK).write_text(json.dumps(report) + "\n")
     _conclude(out, outcome, screen)
     if as_json:
         print_json(report)
-    return int(not outcome.fell or report["compared"]["different"] > 0)
+    return int(not outcome.proven)
 
 
 def _claim(out: Path) -> None:
-    """Makes `out`, and marks it as the demo's so that a second run may replace what is in it.
+    """Makes `out`, marks it as the demo's so that a second run may replace what is in it, and clears the checkpoints.
 
     Raises:
         OptionsError: `out` holds files that no demo wrote, or it cannot be written.
@@ -81,6 +86,8 @@ def _claim(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / _MARK).write_text("{}\n")
+        if (out / _FILES["checkpoints"]).exists():
+            shutil.rmtree(out / _FILES["checkpoints"])
     except OSError as error:
         raise OptionsError(f"{out} cannot be written ({error.strerror}); give another directory with --out") from error
 
@@ -109,61 +116,93 @@ def _source(out: Path) -> str:
     return f"tokens/{out.as_posix()}/{_FILES['corpus']}"
 
 
-def _train(dataset: "Dataset", out: Path, steps: int, screen: "Screen") -> "Outcome":
-    """Trains, stops half-way, and goes on as two partitions from what was saved."""
+def _order(out: Path, steps: int, programs: str) -> "MemberOrder":
+    """What every process is to do."""
     from dew.cli.demo_corpus import VOCABULARY
-    from dew.cli.demo_model import Learner, Shape, on_cpu
-    from dew.cli.demo_training import GlobalBatches, Outcome, compile_both, save, saved, train, validation_loss
+    from dew.cli.demo_member import MemberOrder
 
-    on_cpu()
-    learner = Learner(Shape(vocabulary=VOCABULARY, length=_SEQ_LEN))
-    compile_both(learner, _BATCH)
-    model = learner.start()
-    size = sum(weight.size for weight in model.weights.values())
-    screen.line("model", f"decoder-only transformer, {size / 1e6:.2f} M weights, plain JAX on the CPU")
+    return MemberOrder(
+        source=_source(out),
+        batch=_BATCH,
+        seq_len=_SEQ_LEN,
+        val=_VAL,
+        vocabulary=VOCABULARY,
+        steps=steps,
+        every=max(1, steps // 9),
+        checkpoints=str(out / _FILES["checkpoints"]),
+        programs=programs,
+    )
+
+
+def _stages(steps: int) -> "list[Stage]":
+    """A third of the run each, and the kills some steps after a checkpoint, so that there is something to do again."""
+    from dew.cli.demo_pool import Stage
+
+    again = steps // 18
+    holds = [steps // 3 + again, 2 * steps // 3 + again, None]
+    return [Stage(processes, hold) for processes, hold in zip(_PROCESSES, holds, strict=True)]
+
+
+def _train(dataset: "Dataset", out: Path, steps: int, screen: "Screen") -> "Outcome":
+    """Both runs, side by side, and what comes of holding one against the other."""
+    import attrs
+
+    from dew.cli.demo_compare import compare
+    from dew.cli.demo_pool import Members, Stage, run_killed
+    from dew.data.dataset import DataPartition
+    from dew.data.stream import RecordStream
+
+    screen.line("model", "decoder-only transformer, 0.66 M weights, plain JAX on the CPU, trained by dew.training")
     screen.gap()
-    outcome = Outcome(stopped_at=steps // 2, validation_before=validation_loss(learner, model, dataset))
-    with GlobalBatches(dataset) as batches, screen.training("train", outcome.stopped_at) as on_step:
-        model = train(learner, model, batches, outcome.stopped_at, outcome, on_step)
-        save(out, model, batches.get_state())
-    del model, batches
-    model, state = saved(out)
-    outcome.position = state["records"]
-    screen.line("stop", f"after step {outcome.stopped_at - 1}; what is kept of the data is one integer:")
-    screen.line("", f'{{"records": {outcome.position}}} in {out / _FILES["position"]}', style="bold cyan")
     with (
-        GlobalBatches(dataset, _PARTITIONS, state) as batches,
-        screen.training("resume", steps - outcome.stopped_at) as on_step,
+        tempfile.TemporaryDirectory(prefix="dew-demo-") as programs,
+        screen.runs(steps) as runs,
+        Members(attrs.evolve(order := _order(out, steps, programs), checkpoints=None), Stage(1, None)) as others,
+        ThreadPoolExecutor(1) as pool,
     ):
-        model = train(learner, model, batches, steps - outcome.stopped_at, outcome, on_step)
-    screen.line("", f"as {_PARTITIONS} partitions, each reading its half of every batch from that integer")
-    outcome.validation_after = validation_loss(learner, model, dataset)
-    return outcome
+        bar = runs.begin("never stopped")
+        hearing = pool.submit(others.hear, bar, None)
+        try:
+            killed = run_killed(order, _stages(steps), lambda stage: _begin(runs, stage))
+        except BaseException:
+            others.kill()  # else its thread would be waited for
+            raise
+        whole = {each.step: each for each in hearing.result()}
+    stream = dataset.train(DataPartition())
+    assert isinstance(stream, RecordStream)
+    assert others.validation is not None
+    with stream:
+        return compare(stream, killed, whole, others.validation)
 
 
-def _compare(dataset: "Dataset", outcome: "Outcome", screen: "Screen") -> "list[Compared]":
-    from dew.cli.demo_training import compare
-
-    compared = compare(dataset, outcome.resumed, outcome.stopped_at)
-    screen.gap()
-    screen.ids(compared, _PARTITIONS)
-    rows = sum(len(pair.resumed.ids) for pair in compared)
-    different = sum(len(pair.different) for pair in compared)
-    tokens = sum(pair.resumed.text.size for pair in compared)
-    said = f"{len(compared)} steps after the resume: {rows:,} record ids and {tokens:,} tokens compared, "
-    if different:
-        screen.line("compare", f"{said}{different:,} rows DIFFER", style="bold red")
-    else:
-        screen.line("compare", f"{said}none differs", style="bold green")
-    return compared
+def _begin(runs: "Runs", stage: "Stage") -> "tuple[RunBar, Callable[[], None]]":
+    bar = runs.begin("1 process" if stage.processes == 1 else f"{stage.processes} processes")
+    return bar, bar.killed
 
 
 def _conclude(out: Path, outcome: "Outcome", screen: "Screen") -> None:
-    curve = screen.curve(outcome.losses)
-    screen.line("loss", f"{outcome.losses[0]:.2f} {curve or '->'} {outcome.losses[-1]:.2f}")
-    fall = f"{outcome.validation_before:.2f} before, {outcome.validation_after:.2f} after"
+    """What was shown, and where to go from here."""
+    from dew.cli.demo_compare import TOLERANCE
+
+    screen.ids(_shown(outcome))
+    rows, steps = _BATCH * len(outcome.steps), len(outcome.steps)
+    said = f"{steps} steps: {rows:,} record ids and {rows * (_SEQ_LEN + 1):,} tokens compared, "
+    if outcome.different:
+        screen.line("records", f"{said}{outcome.different:,} rows DIFFER", style="bold red")
+    else:
+        screen.line("records", f"{said}none differs", style="bold green")
+    for label, losses in (("loss", outcome.losses), ("", outcome.whole_losses)):
+        ends = [end for _, _, end in outcome.killed.stages]
+        which = f"killed after {ends[0]} and {ends[1]} steps" if label else "never stopped"
+        screen.line(label, f"{losses[0]:.2f} {screen.curve(losses)} {losses[-1]:.2f}   {which}")
+    apart = f"the two are at most {outcome.apart:.1g} nats apart; {TOLERANCE:g} would be too much"
+    screen.line(
+        "", apart if outcome.same_curve else f"{apart}: they DIFFER", "green" if outcome.same_curve else "bold red"
+    )
+    fall = f"{outcome.losses[0]:.2f} before, {outcome.validation:.2f} after"
     if outcome.fell:
-        screen.line("validation", f"{fall}; training waited for data {outcome.wait_share:.1%} of the time")
+        wait = outcome.steps[-1].killed.wait
+        screen.line("validation", f"{fall}; training waited for data {wait:.1%} of the time")
     else:
         screen.line("validation", f"{fall}: the loss did NOT clearly fall; more --steps may help", style="bold red")
     screen.line("files", f"{out}: {', '.join(_FILES.values())}")
@@ -172,37 +211,49 @@ def _conclude(out: Path, outcome: "Outcome", screen: "Screen") -> None:
     screen.line("", f"dew order {_source(out)} {options} --record 7")
 
 
-def _report(out: Path, outcome: "Outcome", compared: "list[Compared]") -> dict[str, Any]:
+def _shown(outcome: "Outcome") -> "list[Compared]":
+    """The steps at which other processes took over, the ones before, and the last."""
+    begun = [first for _, first, _ in outcome.killed.stages]
+    numbers = {0, *begun, *(first - 1 for first in begun if first), len(outcome.steps) - 1}
+    return [outcome.steps[number] for number in sorted(numbers)]
+
+
+def _report(out: Path, outcome: "Outcome") -> dict[str, Any]:
     """What `--json` prints and the demo's directory keeps."""
+    from dew.cli.demo_compare import TOLERANCE
+
     return {
-        "steps": len(outcome.losses),
+        "steps": len(outcome.steps),
         "batch": _BATCH,
         "seq_len": _SEQ_LEN,
         "source": _source(out),
-        "stopped_at": outcome.stopped_at,
-        "position": outcome.position,
-        "losses": outcome.losses,
+        "stages": [
+            {"processes": processes, "from_step": first, "ended_before_step": end}
+            for processes, first, end in outcome.killed.stages
+        ],
         "loss": {
-            "first": outcome.losses[0],
-            "last": outcome.losses[-1],
-            "validation_before": outcome.validation_before,
-            "validation_after": outcome.validation_after,
+            "killed": outcome.losses,
+            "never_stopped": outcome.whole_losses,
+            "largest_difference": outcome.apart,
+            "tolerance": TOLERANCE,
+            "validation": outcome.validation,
+            "validation_never_stopped": outcome.whole_validation,
             "fell": outcome.fell,
         },
-        "wait_share": outcome.wait_share,
+        "wait_share": outcome.steps[-1].killed.wait,
         "compared": {
-            "partitions": _PARTITIONS,
-            "records": sum(len(pair.resumed.ids) for pair in compared),
-            "tokens": sum(pair.resumed.text.size for pair in compared),
-            "different": sum(len(pair.different) for pair in compared),
+            "records": _BATCH * len(outcome.steps),
+            "tokens": _BATCH * len(outcome.steps) * (_SEQ_LEN + 1),
+            "different": outcome.different,
             "steps": [
                 {
-                    "step": pair.resumed.step,
-                    "resumed": pair.resumed.ids.tolist(),
-                    "uninterrupted": pair.whole.ids.tolist(),
-                    "different_rows": list(pair.different),
+                    "step": step.killed.step,
+                    "processes": step.killed.processes,
+                    "killed": step.ids.tolist(),
+                    "never_stopped": step.whole_ids.tolist(),
+                    "different_rows": list(step.different),
                 }
-                for pair in compared
+                for step in outcome.steps
             ],
         },
         "files": {name: str(out / file) for name, file in _FILES.items()},

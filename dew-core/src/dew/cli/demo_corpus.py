@@ -19,12 +19,21 @@ _SHARD_TOKENS: Final = 1 << 15  # a few shards, as a real corpus has; windows ru
 _END: Final = "<|endoftext|>"
 
 
-def check_tokenizers() -> None:
-    """Refuses to start without the library that trains the tokenizer."""
-    if find_spec("tokenizers") is None:
-        raise click.ClickException(
-            'dew demo trains a tokenizer, and the package for it is not installed: pip install "dew-core[demo]"'
-        )
+def check_packages() -> None:
+    """Refuses to start without the libraries that train the tokenizer and write the checkpoints."""
+    for package, purpose in (("tokenizers", "trains a tokenizer"), ("orbax.checkpoint", "saves checkpoints")):
+        if not _is_there(package):
+            name = package.replace(".", "-")
+            raise click.ClickException(
+                f'dew demo {purpose}, and the package for it, {name}, is not installed: pip install "dew-core[demo]"'
+            )
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):  # a parent is missing, or was taken out of sys.modules
+        return False
 
 
 def texts() -> list[str]:

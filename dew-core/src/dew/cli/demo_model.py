@@ -6,7 +6,6 @@ Shapes: B rows of a batch, S positions, D width, H heads, V token ids, L blocks.
 # JAX leaves parts of its own signatures untyped.
 # pyright: reportUnknownMemberType=false
 
-import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     import jax
 
 Weights: TypeAlias = "dict[str, jax.Array]"
-_HostBatch: TypeAlias = Mapping[str, npt.NDArray[Any]]
+Host: TypeAlias = npt.NDArray[np.float32]
 
 _RATE, _WARM_UP, _BETA_1, _BETA_2, _TINY = 6e-3, 10.0, 0.9, 0.98, 1e-9
 
@@ -42,28 +41,26 @@ def on_cpu() -> None:
     jax.config.update("jax_platforms", "cpu")
 
 
-def initial_weights(shape: Shape, seed: int = 0) -> Weights:
+def initial_weights(shape: Shape, seed: int = 0) -> "dict[str, Host]":
     """Fresh weights by name; those of the blocks are stacked, `(L, ...)`. The output layer is `embed`, transposed."""
-    import jax.numpy as jnp
-
     draw = np.random.default_rng(seed)
     depth, width = shape.blocks, shape.width
 
-    def normal(*size: int, scale: float) -> "jax.Array":
-        return jnp.asarray(draw.normal(0.0, scale, size), jnp.float32)
+    def normal(*size: int, scale: float) -> Host:
+        return draw.normal(0.0, scale, size).astype(np.float32)
 
     inner = 1 / math.sqrt(width)
     outer = inner / math.sqrt(2 * depth)  # each block adds to the stream twice
     return {
         "embed": normal(shape.vocabulary, width, scale=0.15),
         "place": normal(shape.length, width, scale=0.02),
-        "norm_attend": jnp.ones((depth, width)),
+        "norm_attend": np.ones((depth, width), np.float32),
         "qkv": normal(depth, width, 3 * width, scale=inner),
         "mix": normal(depth, width, width, scale=outer),
-        "norm_widen": jnp.ones((depth, width)),
+        "norm_widen": np.ones((depth, width), np.float32),
         "widen": normal(depth, width, 4 * width, scale=inner),
         "narrow": normal(depth, 4 * width, width, scale=outer / 2),
-        "norm": jnp.ones(width),
+        "norm": np.ones(width, np.float32),
     }
 
 
@@ -116,70 +113,50 @@ def loss(weights: Weights, batch: "Mapping[str, jax.Array]", heads: int) -> "tup
     return jnp.sum(surprise * batch["target_mask"]), jnp.sum(batch["target_mask"])
 
 
-@attrs.frozen(kw_only=True)
-class TrainState:
-    """Everything that a step changes: `weights`, Adam's two moments of the same shapes, and `steps` taken."""
-
-    weights: Weights
-    first: Weights
-    second: Weights
-    steps: int = 0
+State: TypeAlias = "dict[str, Any]"
+"""What a step changes: `weights`, Adam's two moments `first` and `second` of the same shapes, and `steps`, a count."""
 
 
 class Learner:
-    """Applies the train step and the loss of a model of one `shape`, each compiled once.
+    """The train step and the score of a model of one `shape`, as `dew.training.Trainer` takes them; both are jitted.
 
-    Batches are what `dew.data.fields.shift` makes, `inputs`, `targets` and `target_mask`, each (B, S); other fields are
-    left alone.
+    Batches are what `dew.data.fields.shift` makes, `inputs`, `targets` and `target_mask`, each (B, S).
     """
 
     def __init__(self, shape: Shape) -> None:
         import jax
 
         self.shape = shape
-        self._loss: Callable[..., Any] = jax.jit(functools.partial(loss, heads=shape.heads))
-        self._update: Callable[..., Any] = jax.jit(self._adam, donate_argnums=(0, 1, 2))
+        self.step: Callable[[State, Any], tuple[State, dict[str, jax.Array]]] = jax.jit(self._adam, donate_argnums=0)
+        self.score: Callable[[State, Any], dict[str, tuple[jax.Array, jax.Array]]] = jax.jit(self._score)
 
-    def start(self, seed: int = 0) -> TrainState:
+    def start(self, seed: int = 0) -> State:
         """Fresh weights and empty moments."""
-        import jax.numpy as jnp
-
         weights = initial_weights(self.shape, seed)
-        empty = [{name: jnp.zeros_like(value) for name, value in weights.items()} for _ in range(2)]
-        return TrainState(weights=weights, first=empty[0], second=empty[1])
-
-    def step(self, state: TrainState, batch: _HostBatch) -> tuple[TrainState, float]:
-        """One Adam step; the loss is the mean over `batch` before it. `state` is used up."""
-        count = np.float32(state.steps + 1)
-        weights, first, second, value = self._update(state.weights, state.first, state.second, count, _fields(batch))
-        return TrainState(weights=weights, first=first, second=second, steps=state.steps + 1), float(value)
-
-    def totals(self, state: TrainState, batch: _HostBatch) -> tuple[float, int]:
-        """The summed loss of `batch` and the number of its targets."""
-        total, mass = self._loss(state.weights, _fields(batch))
-        return float(total), int(mass)
+        empty = [{name: np.zeros_like(value) for name, value in weights.items()} for _ in range(2)]
+        return {"weights": weights, "first": empty[0], "second": empty[1], "steps": np.zeros((), np.int32)}
 
     def _mean(self, weights: Weights, batch: "Mapping[str, jax.Array]") -> "jax.Array":
         total, mass = loss(weights, batch, self.shape.heads)
         return total / mass
 
-    def _adam(
-        self, weights: Weights, first: Weights, second: Weights, count: "jax.Array", batch: "Mapping[str, jax.Array]"
-    ) -> "tuple[Weights, Weights, Weights, jax.Array]":
-        """Adam with bias correction: new weights and moments, and the mean loss; `count` is 1 at the first step."""
+    def _score(self, state: State, batch: "Mapping[str, jax.Array]") -> "dict[str, tuple[jax.Array, jax.Array]]":
+        """The summed loss and the number of targets; rows that are not `valid` count for nothing."""
+        counted = {**batch, "target_mask": batch["target_mask"] & batch["valid"][:, None]}
+        return {"loss": loss(state["weights"], counted, self.shape.heads)}
+
+    def _adam(self, state: State, batch: "Mapping[str, jax.Array]") -> "tuple[State, dict[str, jax.Array]]":
+        """Adam with bias correction; the loss is the mean over `batch` before the step."""
         import jax
         import jax.numpy as jnp
 
-        value, slopes = jax.value_and_grad(self._mean)(weights, batch)
+        value, slopes = jax.value_and_grad(self._mean)(state["weights"], batch)
+        count = state["steps"] + 1
         rate = _RATE * jnp.minimum(count / _WARM_UP, 1.0)
-        means = {name: _BETA_1 * first[name] + (1 - _BETA_1) * slope for name, slope in slopes.items()}
-        squares = {name: _BETA_2 * second[name] + (1 - _BETA_2) * slope**2 for name, slope in slopes.items()}
+        means = {name: _BETA_1 * state["first"][name] + (1 - _BETA_1) * slope for name, slope in slopes.items()}
+        squares = {name: _BETA_2 * state["second"][name] + (1 - _BETA_2) * slope**2 for name, slope in slopes.items()}
         moved: Weights = {}
-        for name, weight in weights.items():
+        for name, weight in state["weights"].items():
             size = jnp.sqrt(squares[name] / (1 - _BETA_2**count)) + _TINY
             moved[name] = weight - rate * means[name] / (1 - _BETA_1**count) / size
-        return moved, means, squares, value
-
-
-def _fields(batch: _HostBatch) -> dict[str, npt.NDArray[Any]]:
-    return {name: batch[name] for name in ("inputs", "targets", "target_mask")}
+        return {"weights": moved, "first": means, "second": squares, "steps": count}, {"loss": value}

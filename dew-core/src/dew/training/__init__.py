@@ -1,4 +1,4 @@
-"""The training side: each process's share from the mesh, arrays on devices, prefetch, checkpoints, and accumulation.
+"""The training side: shares from the mesh, arrays on devices, prefetch, checkpoints, accumulation, and a trainer.
 
 Importing it imports JAX; Orbax is imported when a checkpoint is written or read.
 """
@@ -12,6 +12,8 @@ __all__ = [
     "Checkpoints",
     "DevicePrefetch",
     "Placement",
+    "Preempted",
+    "Trainer",
     "accumulate",
     "accumulate_mean",
     "build_mesh",
@@ -27,9 +29,11 @@ __all__ = [
 if TYPE_CHECKING:
     from dew.training.checkpoints import Checkpoints
     from dew.training.prefetch import DevicePrefetch
+    from dew.training.trainer import Trainer
+    from dew.training.watch import Preempted
 else:
     # `accumulate` is imported above and not here: a module of that name would take the function's place once loaded.
-    _MODULES = {"Checkpoints": "checkpoints", "DevicePrefetch": "prefetch"}
+    _MODULES = {"Checkpoints": "checkpoints", "DevicePrefetch": "prefetch", "Preempted": "watch", "Trainer": "trainer"}
 
     def __getattr__(name: str) -> object:
         if name not in _MODULES:
