@@ -8,7 +8,20 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-MODULES = ("imports", "orders", "windows", "packing", "mixtures", "memory", "workers", "training", "prepare", "chat")
+MODULES = (
+    "imports",
+    "orders",
+    "windows",
+    "packing",
+    "mixtures",
+    "memory",
+    "workers",
+    "training",
+    "prepare",
+    "chat",
+    "hf",
+    "tfds",
+)
 
 
 def main() -> int:

@@ -388,6 +388,17 @@ class TestPreprocess:
         ]
         assert load("mem/x", batch=2, preprocess=dew.data.identity).records == 10
 
+    def test_a_source_may_state_its_fields(self, mem: Register) -> None:
+        class Stating(Picture):
+            def fields(self) -> Any:
+                return {"image": "uint8, a picture", "boxes": {"corners": "float32 (?, 4)"}}
+
+        mem({"train": Stating("train", 10)}, needs_preprocess=True)
+        with pytest.raises(TypeError) as caught:
+            load("mem/x", batch=2)
+        lines = str(caught.value).split("has\n")[1].splitlines()
+        assert lines == ["  image: uint8, a picture", "  boxes:", "    corners: float32 (?, 4)"]
+
     def test_a_record_that_is_no_mapping(self, mem: Register) -> None:
         mem({"train": [3, 4]}, needs_preprocess=True)
         with pytest.raises(OptionsTypeError, match="no fields: it is int 3"):
@@ -490,6 +501,19 @@ class TestOverlap:
     def test_another_description_or_fingerprint_is_other_data(self, mem: Register, val: Rows) -> None:
         mem({"train": Printed("all", 10), "val": val})
         assert load("mem/x", batch=2, val_split="val").val is not None
+
+    @pytest.mark.parametrize("knows", ["train", "val"])
+    def test_sources_that_know_what_they_share(self, mem: Register, knows: str) -> None:
+        class Knowing(Rows):
+            def shares_records_with(self, other: object) -> int:
+                return 3 if isinstance(other, Rows) else 0
+
+        splits = {"train": Rows("train", 10), "val": Rows("val", 10)}
+        mem(splits | {knows: Knowing(knows, 10)})
+        message = "training and validation would share 3 records: Rows('train') and Rows('val'); validate on other"
+        with pytest.raises(OverlapError, match=re.escape(message)):
+            load("mem/x", batch=2, val_split="val")
+        assert load("mem/x", batch=2, val_split="val", allow_overlap=True).val is not None
 
     def test_no_fingerprint_says_nothing(self, mem: Register) -> None:
         mem({"train": Rows("all", 10), "val": Rows("all", 10)})

@@ -1,30 +1,27 @@
-"""The plugin of the prefix `tfds`. This version states the prefix and its options; it reads no data."""
+"""The plugin of the prefix `tfds`. Importing it imports no reader."""
 
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
-from dew.data.errors import ProviderError
 from dew.data.provider import LoadRequest, Provider, hookimpl
 from dew_tfds.options import TFDSOptions
 
+if TYPE_CHECKING:
+    from dew_tfds.source import TFDSSource
 
-def open_split(request: LoadRequest, split: str) -> NoReturn:
-    """Refuses: this version of dew-tfds has no reader.
 
-    Raises:
-        ProviderError: always.
-    """
-    raise ProviderError(
-        f"'tfds/{request.name}' (split {split!r}) cannot be read: this version of dew-tfds only states the prefix "
-        "'tfds' and its options; install one that reads data: pip install --upgrade dew-tfds"
-    )
+def _open(request: LoadRequest, split: str) -> "TFDSSource":
+    from dew_tfds.source import open_split
+
+    return open_split(request.name, split, request.options)
 
 
 TFDS = Provider(
     prefix="tfds",
-    summary="datasets prepared by tensorflow-datasets (this version only states the prefix)",
+    summary="datasets prepared by tensorflow-datasets, read without TensorFlow",
     options=TFDSOptions,
-    open=open_split,
+    open=_open,
     needs_preprocess=True,
+    cli="dew_tfds.cli:tfds",
 )
 
 

@@ -19,6 +19,7 @@ _COMMANDS: Final = {
     "order": "dew.cli.order:order",
     "peek": "dew.cli.peek:peek",
     "providers": "dew.cli.providers:providers",
+    "tokenize": "dew.cli.tokenize:tokenize",
 }
 
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell counts
