@@ -6,10 +6,13 @@ The bare loop makes the same batches: the same access, one Philox Generator a re
 import contextlib
 import io
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -26,6 +29,7 @@ IMAGES = 1024
 SIDE = 256
 SHARDS = 1000
 LONG = 100_000
+STEPS = 6
 F = tfds.features
 
 
@@ -78,13 +82,13 @@ def _numbers(record: Any, rng: np.random.Generator) -> Any:
 
 def _beside(path: str, name: str, preprocess: Callable[..., Any]) -> Iterator[Figure]:
     source = tfds.builder_from_directory(path).as_data_source("train")
-    bare = _bare(source, preprocess)
+    loop = bare(source, preprocess)
     ours = {
         "built directly": _stream(path, name, preprocess, Loading(workers=0, read_buffer=0)),
         "read ahead": _stream(path, name, preprocess, Loading(workers=0)),
     }
     chain = _grain_loader(source, preprocess)
-    variants: dict[str, Callable[[], object]] = {"bare": lambda: next(bare), "grain": lambda: next(chain)}
+    variants: dict[str, Callable[[], object]] = {"bare": lambda: next(loop), "grain": lambda: next(chain)}
     variants |= {what: lambda stream=stream: next(stream) for what, stream in ours.items()}
     seconds_each(variants, rounds=1, calls=20)
     times = seconds_each(variants, rounds=7, calls=40)
@@ -108,7 +112,7 @@ def _stream(path: str, name: str, preprocess: Any, loading: Loading) -> Any:
     return dataset.train(DataPartition())
 
 
-def _bare(source: Any, preprocess: Any) -> Iterator[Any]:
+def bare(source: Any, preprocess: Any) -> Iterator[Any]:
     place = 0
     while True:
         order = np.random.default_rng(place).permutation(len(source))
@@ -138,21 +142,67 @@ def _images(directory: str) -> Iterator[Figure]:
     features = {"image": F.Image(shape=(SIDE, SIDE, 3), encoding_format="jpeg"), "label": F.ClassLabel(num_classes=10)}
     records = ({"image": files[number % 16], "label": number % 10} for number in range(IMAGES))
     path = _prepare(directory, "photographs", features, records, 4)
-    # Nothing is built ahead, so that neither side works while the other is measured.
-    stream = _stream(path, "photographs", _image, Loading(workers=0, read_buffer=0))
-    variants = {"dew": lambda: next(stream), "decoder": lambda: _decode_all(files)}
-    seconds_each(variants, rounds=1, calls=4)
-    times = seconds_each(variants, rounds=25, calls=6)
-    stream.close()
     cores = len(os.sched_getaffinity(0))
-    alone, measured = BATCH / times["decoder"], BATCH / times["dew"]
-    yield at_least(
-        f"TFDS JPEG {SIDE}x{SIDE}, built directly / decoder alone on {cores} cores",
-        measured / alone,
-        0.9,
-        f" ({measured:,.0f} of {alone:,.0f} images/s)",
-    )
-    yield from _beside(path, "photographs", _image)
+    # Nothing is built ahead, so that neither side works while the other is measured.
+    stream = _stream(path, "photographs", image, Loading(workers=0, read_buffer=0))
+    loops = [_Loop(path) for _ in range(cores)]
+    variants = {
+        "dew": lambda: [next(stream) for _ in range(cores * STEPS)],
+        "loops": lambda: _all(loops),
+        "decoder": lambda: [_decode_all(files) for _ in range(cores * STEPS)],
+    }
+    seconds_each(variants, rounds=1, calls=1)
+    times = seconds_each(variants, rounds=15, calls=1)
+    stream.close()
+    for loop in loops:
+        loop.close()
+    rates = {name: cores * STEPS * BATCH / seconds for name, seconds in times.items()}
+    what = f"TFDS JPEG {SIDE}x{SIDE}, built directly / "
+    detail = f" ({rates['dew']:,.0f} of {rates['loops']:,.0f} images/s)"
+    yield at_least(f"{what}{cores} bare loops at once", rates["dew"] / rates["loops"], 0.9, detail)
+    value = f"{rates['dew'] / rates['decoder']:.2f} (of {rates['decoder']:,.0f} images/s)"
+    yield Figure(what=f"{what}the decoder alone in {cores} threads", value=value, budget="")
+    yield from _beside(path, "photographs", image)
+
+
+_LOOP = """
+import sys
+import tensorflow_datasets as tfds
+from benchmarks.tfds import bare, image
+loop = bare(tfds.builder_from_directory(sys.argv[1]).as_data_source("train"), image)
+for line in sys.stdin:
+    for _ in range(int(line)):
+        next(loop)
+    print("done", flush=True)
+"""
+
+
+class _Loop:
+    """A bare loop in a process of its own."""
+
+    def __init__(self, path: str) -> None:
+        command = [sys.executable, "-c", _LOOP, path]
+        root = Path(__file__).parents[1]
+        self._process = subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def start(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{STEPS}\n")
+        self._process.stdin.flush()
+
+    def wait(self) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "done\n"
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def _all(loops: list[_Loop]) -> None:
+    for loop in loops:
+        loop.start()
+    for loop in loops:
+        loop.wait()
 
 
 def _photograph(number: int) -> bytes:
@@ -160,7 +210,7 @@ def _photograph(number: int) -> bytes:
     return cv2.imencode(".jpg", cv2.resize(noise, (SIDE, SIDE), interpolation=cv2.INTER_CUBIC))[1].tobytes()
 
 
-def _image(record: Any, _rng: np.random.Generator) -> Any:
+def image(record: Any, _rng: np.random.Generator) -> Any:
     return {"image": record["image"], "label": record["label"]}
 
 
