@@ -8,8 +8,11 @@ Saving and restoring are done by all processes together, and end the same way in
 # Orbax is untyped, and JAX leaves parts of its own signatures untyped.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
+import contextlib
 import os
 import textwrap
+import threading
+import weakref
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -37,7 +40,7 @@ class Checkpoints:
 
     Every process of the pool makes one and calls `save`, `restore`, `position` and `close` at the same points; `steps`
     and `latest` only look. A directory belongs to one run: two that write into it would delete each other's work. A
-    script that ends without `close` loses the checkpoint that is being written, and no other.
+    script that ends without `close` still waits for the checkpoint that is being written.
 
     Args:
         directory: a local folder, or a URL that Orbax knows, such as `gs://bucket/run`. Made by the first `save`.
@@ -56,6 +59,7 @@ class Checkpoints:
         self._saved: tuple[int, Any] | None = None  # the step saved last, and the position with it
         self._stale = False  # Orbax counts a checkpoint that it could not write, and not the one it should replace
         self._closed = False
+        _wait_at_exit(self)
 
     def __enter__(self) -> Self:
         return self
@@ -341,3 +345,23 @@ def _read_text(path: Any) -> str | None:
         return path.read_bytes().decode(errors="replace")
     except FileNotFoundError:
         return None
+
+
+def _wait_at_exit(checkpoints: Checkpoints) -> None:
+    """Has the interpreter wait for a checkpoint in flight before it shuts the thread pools that Orbax writes with.
+
+    `atexit` runs after them: the write then fails, and Orbax's own threads wait for it for minutes. The hook is the one
+    that `concurrent.futures` uses itself; it is private, so it may be absent.
+    """
+    alive = weakref.ref(checkpoints)
+
+    def wait() -> None:
+        left = alive()
+        if left is not None and not left._closed:  # pyright: ignore[reportPrivateUsage]
+            with contextlib.suppress(CheckpointError):
+                left.wait()
+
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        with contextlib.suppress(RuntimeError):  # the interpreter is shutting down already
+            register(wait)
