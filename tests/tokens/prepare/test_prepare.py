@@ -13,7 +13,7 @@ import pytest
 from dew.data import load
 from dew.data.errors import DewWarning, OptionsError, OptionsTypeError, OverlapError, SourceError
 from dew.data.storage import Storage
-from dew.tokens import ByteTokenizer, Framing, TokenCorpus, TokenOptions, verify_corpus
+from dew.tokens import ByteTokenizer, Framing, TokenCorpus, TokenOptions, TokenWindows, verify_corpus
 from dew.tokens.prepare import Origin, Prepared, PrepareProgress, find_origin, merge, prepare, prepare_texts
 
 Documents = Callable[[Path], list[list[int]]]
@@ -447,6 +447,26 @@ def test_unknown_tokens_are_warned_of(tmp_path: Path, write_lines: Any) -> None:
         manifest = prepare(path, tmp_path / "out", tokenizer=words, workers=0).manifests["train"]
     assert manifest.preparation is not None
     assert manifest.preparation["unknown_tokens"] == 3
+
+
+def test_a_corpus_of_another_tokenizer_is_refused(tmp_path: Path, write_lines: Any) -> None:
+    """K13, the other half."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    paths = []
+    for size in (1000, 500):
+        words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(size)}, unk_token="w0"))
+        words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        words.save(str(tmp_path / f"{size}.json"))
+        paths.append(str(tmp_path / f"{size}.json"))
+    lines = write_lines(tmp_path / "a.jsonl", ["w1 w2 w3 w4 w5 w6 w7 w8 w9"] * 8)
+    prepare(lines, tmp_path / "out", tokenizer=paths[0], workers=0)
+    corpus = str(tmp_path / "out")
+    assert TokenWindows(corpus, seq_len=4, tokenizer=paths[0]).load(batch=2).records == 17
+    with pytest.raises(SourceError, match=r"prepared with tokenizer [0-9a-f]{64} of 1000 ids, and .* of 500 ids"):
+        TokenWindows(corpus, seq_len=4, tokenizer=paths[1]).load(batch=2)
+    with pytest.raises(SourceError, match="of 500 ids"):
+        load(f"tokens/{corpus}", batch=2, options=TokenOptions(seq_len=4, tokenizer=paths[1]))
 
 
 def test_a_very_long_document(tmp_path: Path, write_lines: Any, documents_of: Documents) -> None:

@@ -65,6 +65,8 @@ class CorpusOptions:
         bos_id: in its place, the id that begins each of them.
         storage_options: for the file system of a URL, as fsspec takes them; never shown.
         cache: where blocks of remote files are kept on a local disk.
+        tokenizer: the tokenizer that the model uses, as `prepare` takes it (a `tokenizer.json`, its directory, a
+            `ByteTokenizer`, ...): a corpus that another one prepared is refused. None: not checked.
 
     Raises:
         OptionsError, OptionsTypeError: a value that cannot be used.
@@ -78,6 +80,7 @@ class CorpusOptions:
         default=None, validator=_check_mapping, repr=False, hash=False
     )
     cache: BlockCache | None = attrs.field(default=None, validator=_check_cache, repr=False)
+    tokenizer: Any = attrs.field(default=None, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
         if self.eos_id is not None and self.bos_id is not None:

@@ -4,7 +4,7 @@ import fnmatch
 import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -39,6 +39,7 @@ def open_corpus(path: str, split: str = "train", options: CorpusOptions | None =
         SourceNotFoundError: nothing is stored at `path`.
         DamagedSourceError: a corpus is unfinished, cut, or was altered.
         SourceError: what is there is of no known format, or could be of several.
+            Or the corpus was prepared with another tokenizer than `options.tokenizer`.
         SplitError: there is no split of that name.
         OptionsError: the options contradict what is there, or lack what it does not say.
     """
@@ -46,9 +47,30 @@ def open_corpus(path: str, split: str = "train", options: CorpusOptions | None =
     storage = options.storage(path)
     if options.format == "dew" or (options.format is None and _is_dew(storage, split)):
         _refuse_foreign_options(storage, options)
-        return TokenCorpus(find_split(storage, split))
-    files = _locate(storage, split, options)
-    return open_files(files.storage, files.format, files.of(split), options)
+        corpus: TokenReader = TokenCorpus(find_split(storage, split))
+    else:
+        files = _locate(storage, split, options)
+        corpus = open_files(files.storage, files.format, files.of(split), options)
+    if options.tokenizer is not None:
+        _check_tokenizer(storage, corpus, options.tokenizer)
+    return corpus
+
+
+def _check_tokenizer(storage: Storage, corpus: TokenReader, tokenizer: Any) -> None:
+    from dew.tokens.prepare.tokenizers import load_definition
+
+    wanted = load_definition(tokenizer).info
+    if corpus.tokenizer_sha256 == wanted.sha256:
+        return
+    made = (
+        f"with tokenizer {corpus.tokenizer_sha256}" if corpus.tokenizer_sha256 else "by a tokenizer it does not state"
+    )
+    if isinstance(corpus, TokenCorpus):
+        made += f" of {corpus.manifest.tokenizer.vocab_size} ids"
+    raise SourceError(
+        f"{storage.location()} was prepared {made}, and the tokenizer given is {wanted.sha256} of {wanted.vocab_size} "
+        "ids: its ids would be other text; prepare the corpus with this tokenizer, or leave tokenizer= out"
+    )
 
 
 def has_split(path: str, split: str, options: CorpusOptions) -> bool:
