@@ -183,8 +183,27 @@ class MixedRows(Sequence[PartRecord]):
         return self._source.read(part, self._local[row]) if record is None else PartRecord(part, record)
 
 
+class MixedDrawn(MixedSource):
+    """A mixture with a part whose records have random parts."""
+
+    def drawn(self, index: int, rng: np.random.Generator) -> PartRecord:
+        """Record `index` with its draws, where its part takes them."""
+        which, local = self._in_parts(np.array([index], np.int64))
+        part = int(which[0])
+        own = getattr(self._sources[part], "drawn", None)
+        if own is None:
+            return self.read(part, int(local[0]))
+        try:
+            return PartRecord(part, own(int(local[0]), rng))
+        except BaseException as error:
+            self._note(error, part)
+            raise
+
+
 def mixed_source(parts: Mapping[str, RecordSource]) -> MixedSource:
-    """The records of `parts` as one source, which has a `take` where every part has."""
+    """The records of `parts` as one source: with `drawn` where a part has it, else `take` where every part has."""
+    if any(hasattr(source, "drawn") for source in parts.values()):
+        return MixedDrawn(parts)
     columns = all(hasattr(source, "take") for source in parts.values())
     return (MixedColumns if columns else MixedSource)(parts)
 

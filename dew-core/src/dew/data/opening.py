@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias, cast
 import attrs
 
 from dew.data import registry
+from dew.data.blocks import BlockOrder
 from dew.data.build import check_records, dataset_of
 from dew.data.dataset import Batch, DataPartition, Dataset
 from dew.data.errors import OptionsError, OptionsTypeError, OverlapError, ProviderError, SourceError
@@ -194,7 +195,7 @@ class _Call:
         if isinstance(train, RecordSource):
             order = _own_order(train, request.seed)
             loading = request.loading
-            if order is not None and loading.workers is None:
+            if isinstance(order, BlockOrder) and loading.workers is None:
                 # Each worker process would read every block that a step touches.
                 loading = attrs.evolve(loading, workers=0)
             made = dataset_of(

@@ -76,6 +76,40 @@ Raises `SplitError` listing the splits there are when there is none of that name
 """
 
 
+@attrs.frozen(kw_only=True)
+class ShowRequest:
+    """What `dew peek` asks a provider's `show` to draw.
+
+    Args:
+        batch: the batch of one step.
+        ids: the records that it holds, None where the stream cannot say.
+        source: what was opened, None for a stream without random access.
+        moving: moving pictures are wanted where the data moves.
+    """
+
+    batch: Batch
+    ids: tuple[int, ...] | None = None
+    source: RecordSource | None = None
+    moving: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Picture:
+    """One picture of a batch, encoded.
+
+    Args:
+        name: what it shows, such as the field's name; distinct within one answer.
+        media_type: such as `"image/png"`, `"image/webp"`, `"image/svg+xml"`.
+        data: the file's bytes.
+        alt: what a reader who cannot see it should know.
+    """
+
+    name: str
+    media_type: str
+    data: bytes = attrs.field(repr=False)
+    alt: str
+
+
 def _accepts(_instance: object, _attribute: "attrs.Attribute[frozenset[str]]", value: frozenset[str]) -> None:
     if unknown := sorted(value - ACCEPTS):
         raise OptionsError(f"a provider can accept {sorted(ACCEPTS)}, got {unknown}")
@@ -100,7 +134,7 @@ class Provider:
         needs_preprocess: rows have a shape of their own, so `load` refuses to guess a `preprocess`.
         accepts: which of "streaming", "shuffle_buffer", "dataset" mean something to it.
         cli: "module:attribute" of a click command or group for `dew <prefix> ...`, imported only then.
-        show: "module:attribute" of a function for `dew peek`, imported only then.
+        show: "module:attribute" of a function `ShowRequest -> Sequence[Picture]` for `dew peek`, imported only then.
     """
 
     prefix: str = attrs.field()

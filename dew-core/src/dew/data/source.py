@@ -1,7 +1,8 @@
 """Record sources: what a provider opens, and how a source is named in a saved position.
 
 A source is a length and `source[i]`. Two optional methods make it fast: `__getitems__` (a list of records at once) and
-`take` (whole columns, already stacked). Two more bind a saved position to the data: `fingerprint()` and `identity()`.
+`take` (whole columns, already stacked). `drawn` gives records that have random parts. Two more bind a saved position to
+the data: `fingerprint()` and `identity()`.
 """
 
 import hashlib
@@ -36,6 +37,9 @@ class RecordSource(Protocol):
         `__getitems__(indices: list[int]) -> list[Record]`: many records in one call.
         `take(indices: (k,) int64) -> Mapping[str, ndarray]`: many records as columns `(k, ...)`, used where there is no
             `preprocess`. The arrays must be new ones, owned by the caller.
+        `drawn(index: int, rng: Generator) -> Record`: a record with random parts, such as a crop or one caption of
+            several. A training stream reads this instead, with the record's own draws; `source[index]`, which a
+            validation pass reads, is the same record without chance, with the same fields, dtypes and shapes.
         `fingerprint() -> str`: a cheap digest of the content, at most a second at 100 000 files; never of times or
             inodes.
         `identity() -> Mapping[str, JSON value]`: further parts that must match to resume, such as a tokenizer's hash.
@@ -45,6 +49,7 @@ class RecordSource(Protocol):
             its `close()`. A source without `open` is read as it is and never closed by a stream.
         `shares_records_with(other: object) -> int`: how many of its records `other` reads too, 0 where it cannot tell.
             Training and validation that share some are refused.
+        `statistics() -> Mapping[str, Mapping[str, int]]`: name of a table -> label -> count, for `dew peek --stats`.
         `fields() -> Mapping[str, str or a nested mapping]`: what each field is, in words; shown in place of record 0
             where a `preprocess` is asked for.
     """

@@ -134,7 +134,7 @@ class LoadStep:
     """Builds the batch of a step for one process.
 
     Args:
-        source: read by `take`, `__getitems__` or `__getitem__`, the first that fits.
+        source: read by `drawn` (in training), `take`, `__getitems__` or `__getitem__`, the first that fits.
         rows: which records each step holds.
         seed: keys each record's draws together with its place.
         preprocess: applied to each record; gets the record's draws where it takes two arguments.
@@ -158,6 +158,7 @@ class LoadStep:
         self._seed = seed
         self._preprocess = preprocess
         self._takes_draws = preprocess is not None and takes_draws(preprocess)
+        self._drawn = rows.salt == TrainingRows.salt and hasattr(source, "drawn")
         self._whole = self.builds_whole_steps
         self._fields = fields
         self._threads = threads
@@ -215,7 +216,7 @@ class LoadStep:
     @property
     def builds_whole_steps(self) -> bool:
         """Whether the source itself builds a step, vectorised."""
-        return self._preprocess is None and hasattr(self._source, "take")
+        return self._preprocess is None and not self._drawn and hasattr(self._source, "take")
 
     def stop(self) -> None:
         """Makes the step that is being built end at its next record."""
@@ -256,21 +257,25 @@ class LoadStep:
         return collate(self._records(reader, places, records), names=lambda row: _row_name(places, records, row))
 
     def _records(self, reader: Any, places: range, records: Places) -> Sequence[Record]:
-        many = getattr(reader, "__getitems__", None)
-        get: Callable[[int], Record]
-        if many is None:
-            get = lambda row: reader[int(records[row])]  # noqa: E731
+        many = None if self._drawn else getattr(reader, "__getitems__", None)
+        get: Callable[[int, np.random.Generator | None], Record]
+        if self._drawn:
+            get = lambda row, rng: reader.drawn(int(records[row]), rng)  # noqa: E731
+        elif many is None:
+            get = lambda row, _: reader[int(records[row])]  # noqa: E731
         else:
             raw = self._many(many, places, records)
             if self._preprocess is None:
                 return raw
-            get = raw.__getitem__
+            get = lambda row, _: raw[row]  # noqa: E731
+        draws = self._drawn or self._takes_draws
 
         def one(row: int) -> Record:
             if self._stopped.is_set():
                 raise StepStoppedError
             try:
-                return self._finish(get(row), places[row])
+                rng = draws_at(self._seed, places[row], self._rows.salt) if draws else None
+                return self._finish(get(row, rng), rng)
             except BaseException as error:
                 error.add_note(f"reading {_row_name(places, records, row)}")
                 raise
@@ -294,13 +299,10 @@ class LoadStep:
             raise SourceError(f"{self._name}.__getitems__ was asked for {len(records)} records and returned {len(raw)}")
         return raw
 
-    def _finish(self, record: Record, place: int) -> Record:
+    def _finish(self, record: Record, rng: np.random.Generator | None) -> Record:
         if self._preprocess is None:
             return record
-        if self._takes_draws:
-            result = self._preprocess(record, draws_at(self._seed, place, self._rows.salt))
-        else:
-            result = self._preprocess(record)
+        result = self._preprocess(record, rng) if self._takes_draws else self._preprocess(record)
         if not isinstance(result, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SourceError(
                 f"preprocess must return a mapping of field name to value, got {type(result).__name__}; "
