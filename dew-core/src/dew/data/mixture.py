@@ -18,7 +18,16 @@ import numpy as np
 
 from dew.data import checks
 from dew.data.errors import OptionsError, OptionsTypeError
-from dew.data.order import MAX_RECORDS, ORDER_VERSION, Order, Places, SequentialOrder, ShuffledOrder, ShuffledOrders
+from dew.data.order import (
+    MAX_RECORDS,
+    ORDER_VERSION,
+    Order,
+    Places,
+    SequentialOrder,
+    ShuffledOrder,
+    ShuffledOrders,
+    batch_of,
+)
 from dew.data.quotas import MOST_PARTS, Block, Words, block_of, quotas_of, shares_of
 
 MIXTURE_VERSION: Final = 1
@@ -356,6 +365,12 @@ def _check_parts(parts: Sequence[MixturePart]) -> None:
     for one, other in itertools.pairwise(parts):
         if one.label == other.label:
             raise OptionsError(f"two parts of the mixture are labelled {one.label!r}; give each a label of its own")
+    for part in parts:
+        if (batch := batch_of(part.order)) is not None:
+            raise OptionsError(
+                f"{part.label!r} cannot be a part of a mixture: its order reads whole steps of {batch} records, such "
+                "as those of aspect buckets, and a mixture takes records one by one; leave the buckets out"
+            )
     records = sum(part.order.records for part in parts)
     if records > MAX_RECORDS:
         raise OptionsError(f"a mixture holds at most 2^62 records, got {records}")

@@ -50,6 +50,9 @@ class Order(Protocol):
 
     Optional members, looked up by name:
         `stop: int | None`: a stream ends after the last whole step before this place.
+        `batch: int`: the only global batch that it can be read with, in steps from a multiple of it, such as those of
+            aspect buckets. A stream states it in every position; a ramp, a skip of part of a step and a mixture are
+            refused.
         `identity_at(place: int) -> dict`: what the records before `place` depend on, saved instead of `identity()` in a
             position at `place`. It describes the sources too: the stream adds neither description nor fingerprint.
     """
@@ -70,6 +73,16 @@ class Order(Protocol):
     def places(self, record: int, start: int, stop: int) -> Places:
         """The places in `[start, stop)` at which `record` is read, ascending, (m,) int64."""
         ...
+
+
+def batch_of(order: object) -> int | None:
+    """The only global batch that an order can be read with, None where any will do.
+
+    Raises:
+        OptionsError, OptionsTypeError: it is not an int of at least 1.
+    """
+    own = getattr(order, "batch", None)
+    return None if own is None else checks.check_count(f"{type(order).__name__}.batch", own)
 
 
 @attrs.frozen(kw_only=True)

@@ -36,10 +36,12 @@ MAX_PLACE: Final = (1 << 63) - (1 << 40)
 # Without these two a place has no meaning, so no override exists for them.
 _NEVER_ACCEPTED: Final = ("version", "kind")
 
-# Nor for these, which change at a place to come and not under those that were read; "weights@1000" are later weights.
+# Nor for these, under which the places that were read have a meaning; "weights@1000" are later weights.
 _CHANGED_BY: Final = {
     "weights": "Weights change where a stage begins: Mixture.add_stage_at(state, weights) goes on from this position "
     "under others, and skips or repeats no record",
+    "batch": "Its order reads steps of that many records and no others, such as those of aspect buckets: make the "
+    "dataset with the batch that the position was saved with",
 }
 
 
@@ -282,17 +284,43 @@ def record_position(state: object) -> RecordPosition:
 def skip(state: State, records: int) -> State:
     """The position `records` further on: the steps after it start there, and nothing else changes.
 
-    For a stretch that makes a run diverge. `records` counts all processes and need not be a multiple of the batch.
+    For a stretch that makes a run diverge. `records` counts all processes and need not be a multiple of the batch,
+    unless the order can be read with one batch only.
+
+    Raises:
+        OptionsError: the steps after it would begin inside a step of such an order; names the two borders.
     """
     checks.check_count("records", records)
     position = record_position(state)
+    batch = _own_batch(position)
+    if batch is not None and records % batch:
+        raise OptionsError(
+            f"skip(state, {records}) would end inside a step: the order of this position reads steps of {batch} "
+            f"records and no others; skip a multiple of {batch}, such as {(records // batch + 1) * batch}"
+        )
     return _with_segment(position, position.records + records, _rest(position)).to_json()
 
 
 def rebatch(state: State, batch: int) -> State:
-    """The same position with the global batch `batch` from here on; no record is lost or repeated. Ends a ramp."""
+    """The same position with the global batch `batch` from here on; no record is lost or repeated. Ends a ramp.
+
+    Raises:
+        OptionsError: its order can be read with another batch only, as that of aspect buckets; names both.
+    """
     position = record_position(state)
+    own = _own_batch(position)
+    if own is not None and batch != own:
+        raise OptionsError(
+            f"rebatch(state, {batch}) cannot be: the order of this position reads steps of {own} records and no "
+            f"others, such as those of aspect buckets; go on with {own}, or begin a new run with {batch}"
+        )
     return _with_segment(position, position.records, FixedBatch(batch)).to_json()
+
+
+def _own_batch(position: RecordPosition) -> int | None:
+    """The only batch that the position's order can be read with, None where any will do."""
+    own = position.order.get("batch")
+    return None if own is None else checks.check_count("batch in a position's order", own)
 
 
 def _rest(position: RecordPosition) -> Schedule:
