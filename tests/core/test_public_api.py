@@ -1,9 +1,10 @@
-"""The public names, their signatures and fields are those of tests/golden/public_api.txt, which is reviewed like code.
+"""Public names, signatures, fields and commands are those of tests/golden/public_api.txt, which is reviewed like code.
 
 After a change that is meant: `DEW_UPDATE_GOLDEN=1 uv run pytest tests/core/test_public_api.py`; then read what differs.
 """
 
 import ast
+import difflib
 import importlib
 import inspect
 import os
@@ -15,10 +16,24 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import click
 import pytest
 
+from dew.cli import cli
+from dew.data import registry
+
 GOLDEN = Path(__file__).parents[1] / "golden" / "public_api.txt"
-MODULES = ("dew.data", "dew.data.errors", "dew.data.provider", "dew.testing", "dew.tokens")
+MODULES = (
+    "dew.data",
+    "dew.data.errors",
+    "dew.data.provider",
+    "dew.testing",
+    "dew.tokens",
+    "dew.training",
+    "dew_hf",
+    "dew_media",
+    "dew_tfds",
+)
 OURS = {"dew", "dew_hf", "dew_media", "dew_tfds", __name__.partition(".")[0]}
 MODULE_PATH = re.compile(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])")
 PROTOCOL_METHODS = ("__len__", "__getitem__", "__iter__", "__next__", "__call__")
@@ -70,7 +85,7 @@ def members(owner: type) -> Iterator[str]:
     fields: tuple[Any, ...] = attrs.fields(owner) if attrs.has(owner) else ()
     types_of_fields = {name: text for base in bases for name, text in annotations(base).items()}
     starred = False
-    for field in fields:
+    for field in sorted(fields, key=lambda field: field.kw_only):
         if field.init and field.kw_only and not starred:
             starred = True
             yield "*"
@@ -125,6 +140,32 @@ def signature(function: Any) -> str:
     return f"({ast.unparse(tree.args)}){returns}".replace("'", '"')
 
 
+def commands(name: str, command: click.Command) -> Iterator[str]:
+    """`name` with its arguments and options, then its own commands; brackets are around what may be left out."""
+    yield name
+    with click.Context(command) as context:
+        for parameter in command.params:
+            word = (parameter.name or "").upper()
+            if isinstance(parameter, click.Option):
+                word = " ".join([*parameter.opts, *parameter.secondary_opts])
+                word += "" if parameter.is_flag else f" {parameter.make_metavar(context)}"
+            yield f"    {word}" if parameter.required else f"    [{word}]"
+        yield ""
+        if isinstance(command, click.Group):
+            for own in command.list_commands(context):
+                found = command.get_command(context, own)
+                assert found is not None
+                yield from commands(f"{name} {own}", found)
+
+
+def provider_commands() -> Iterator[str]:
+    """Those of Dew's own providers."""
+    for prefix in sorted(registry.OWNERS):
+        if (target := registry.find(prefix).cli) is not None:
+            module, name = target.split(":")
+            yield from commands(f"dew {prefix}", getattr(importlib.import_module(module), name))
+
+
 def snapshot() -> str:
     lines: list[str] = []
     for module_name in MODULES:
@@ -132,13 +173,18 @@ def snapshot() -> str:
         lines += [f"# {module_name}", ""]
         for name in public_names(module):
             lines += [*describe(name, getattr(module, name)), ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, "# commands", "", *commands("dew", cli), *provider_commands()])
 
 
 def test_public_api_is_the_reviewed_one() -> None:
+    found = snapshot()
     if os.environ.get("DEW_UPDATE_GOLDEN") == "1":
-        GOLDEN.write_text(snapshot())
-    assert snapshot() == GOLDEN.read_text(), f"if this change is meant, see the top of {Path(__file__).name}"
+        GOLDEN.write_text(found)
+    changes = difflib.unified_diff(
+        GOLDEN.read_text().splitlines(), found.splitlines(), "reviewed", "found", lineterm=""
+    )
+    if told := "\n".join(changes):
+        pytest.fail(f"if this change is meant, see the top of {Path(__file__).name}\n{told}", pytrace=False)
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -167,7 +213,17 @@ class Sample:
         return cls()
 
 
+@attrs.frozen
+class Named(Sample):
+    """Positional fields stand before the star, whatever their order in the class."""
+
+    name: str = "x"
+
+
 def test_every_kind_of_member_is_described() -> None:
+    assert list(describe("Named", Named))[:4] == [
+        "class Named(Sample)", "    name: str = 'x'", "    *", "    size: int | None = None",
+    ]  # fmt: skip
     assert list(describe("Sample", Sample)) == [
         "class Sample",
         "    *",
@@ -180,3 +236,22 @@ def test_every_kind_of_member_is_described() -> None:
     assert list(describe("LIMIT", frozenset({"b", "a"}))) == ["LIMIT = frozenset(['a', 'b'])"]
     assert list(describe("Alias", dict[str, Path])) == ["Alias = dict[str, Path]"]
     assert list(describe("constant", constant)) == ["constant(value: object) -> str"]
+
+
+def test_every_kind_of_parameter_is_described() -> None:
+    @click.group()
+    @click.option("--loud/--quiet")
+    def tool() -> None: ...
+
+    @tool.command()
+    @click.argument("source", metavar="SOURCE")
+    @click.argument("more", nargs=-1)
+    @click.option("-o", "pairs", multiple=True, metavar="KEY=VALUE")
+    @click.option("--batch", metavar="N", required=True)
+    @click.option("--json", is_flag=True)
+    def peek() -> None: ...
+
+    assert list(commands("tool", tool)) == [
+        "tool", "    [--loud --quiet]", "",
+        "tool peek", "    SOURCE", "    [MORE]", "    [-o KEY=VALUE]", "    --batch N", "    [--json]", "",
+    ]  # fmt: skip

@@ -15,6 +15,8 @@ import click
 from dew.data.errors import DewDataError, ProviderError
 
 _COMMANDS: Final = {
+    "bench": "dew.cli.bench:bench",
+    "check": "dew.cli.check:check",
     "demo": "dew.cli.demo:demo",
     "order": "dew.cli.order:order",
     "peek": "dew.cli.peek:peek",

@@ -1,17 +1,20 @@
-"""From the words of a command line to a `Dataset`: what `dew peek` and `dew order` share."""
+"""From the words of a command line to a `Dataset`: what the commands that look at a source share."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import click
 
 from dew.cli.output import json_option
+from dew.cli.program import is_program, program_dataset
 from dew.data.errors import DewDataError, OptionsError
 
 if TYPE_CHECKING:
     from dew.data.dataset import Batch, Dataset
+    from dew.data.loading import Loading
     from dew.data.provider import Provider
     from dew.data.stream import RecordStream
 
@@ -21,46 +24,90 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @attrs.frozen(kw_only=True)
 class Asked:
-    """What the command line said of a source; see `source_options`."""
+    """What the command line said of a source; see `source_options`.
+
+    A source is `PREFIX/NAME`, as for `dew.data.load`, or `FILE.py:NAME`, a dataset of the user's own program, which
+    brings its batch, seed and options with it.
+    """
 
     source: str
-    batch: int
-    split: str
-    seed: int
-    pairs: tuple[str, ...]
+    batch: int | None = None
+    split: str = "train"
+    seed: int = 0
+    pairs: tuple[str, ...] = ()
 
-    def dataset(self) -> "Dataset":
-        """The dataset, loaded in this process without read-ahead: a command looks at a step or two.
+    @contextmanager
+    def opened(self, loading: "Loading | None" = None) -> "Generator[Dataset, None, None]":
+        """The dataset whose `train` reads the split that was asked for; of a program, for as long as it is in use.
 
-        Rows that need a `preprocess` are read as they are stored, since their records are the same with any.
+        By default a loaded source is read in this process without read-ahead: a command looks at a step or two. Rows
+        that need a `preprocess` are read as they are stored, since their records are the same with any. A program's
+        dataset is what the program made of it, `loading` too.
+
+        Raises:
+            click.UsageError: a batch was not given, and a loaded source needs one.
+            OptionsError: the program has another batch, or was given a seed or options; and as `load`.
         """
+        if is_program(self.source):
+            with program_dataset(self.source) as dataset:
+                yield self._split_of(dataset)
+        else:
+            yield self._loaded(loading)
+
+    @property
+    def stored_rows(self) -> bool:
+        """Whether rows are read as they are stored, because the provider leaves their shape to `preprocess`."""
+        return not is_program(self.source) and self._provider().needs_preprocess
+
+    def provider(self) -> "Provider | None":
+        """The provider of the source; a program has none."""
+        return None if is_program(self.source) else self._provider()
+
+    def _loaded(self, loading: "Loading | None") -> "Dataset":
         from dew.data.build import identity
         from dew.data.load import load
         from dew.data.loading import Loading
 
+        provider = self._provider()
+        if self.batch is None:
+            raise click.UsageError("Missing option '--batch'.")
         return load(
             self.source,
             batch=self.batch,
             split=self.split,
             seed=self.seed,
-            options=options_from(self._provider(), self.pairs),
-            preprocess=identity if self.stored_rows else None,
+            options=options_from(provider, self.pairs),
+            preprocess=identity if provider.needs_preprocess else None,
             # Nothing is trained here, so any split may be looked at.
             allow_overlap=True,
-            loading=Loading(workers=0, read_buffer=0),
+            loading=Loading(workers=0, read_buffer=0) if loading is None else loading,
         )
 
-    @property
-    def stored_rows(self) -> bool:
-        """Whether rows are read as they are stored, because the provider leaves their shape to `preprocess`."""
-        return self._provider().needs_preprocess
+    def _split_of(self, dataset: "Dataset") -> "Dataset":
+        if self.batch not in (None, dataset.batch):
+            raise OptionsError(
+                f"--batch {self.batch} was given, and {self.source} has a batch of {dataset.batch}; leave --batch out"
+            )
+        given = [f"-o {pair}" for pair in self.pairs] + ([f"--seed {self.seed}"] if self.seed else [])
+        if given:
+            raise OptionsError(f"{given[0]} was given, and {self.source} has its own; change it in the program")
+        if self.split == "train":
+            return dataset
+        if self.split != "val":
+            raise OptionsError(f"--split of a program's dataset is train or val, got {self.split!r}")
+        if dataset.val is None:
+            raise OptionsError(f"--split val was given, and {self.source} has no validation data")
+        return attrs.evolve(dataset, train=dataset.val, val=None, records=None, ramp=None)
 
     def _provider(self) -> "Provider":
         from dew.data import registry
 
         prefix, slash, name = self.source.partition("/")
         if not prefix or not slash or not name:
-            raise OptionsError(f"a source is written PREFIX/NAME, such as tokens/path/to/corpus, got {self.source!r}")
+            raise OptionsError(
+                f"a source is written PREFIX/NAME, such as tokens/path/to/corpus, or FILE.py:NAME, a dataset of your "
+                f"own program, got {self.source!r}"
+            )
         return registry.find(prefix)
 
 
@@ -69,7 +116,9 @@ def source_options(command: _Command) -> _Command:
     for decorate in reversed(
         [
             click.argument("source", metavar="SOURCE"),
-            click.option("--batch", type=click.IntRange(min=1), required=True, help="The global batch, in rows."),
+            click.option(
+                "--batch", type=click.IntRange(min=1), help="The global batch, in rows; a program brings its."
+            ),
             click.option("--split", default="train", show_default=True, help="The split to read."),
             click.option("--seed", type=_SEED, default=0, metavar="SEED", help="Of the order [0]."),
             click.option("-o", "pairs", multiple=True, metavar="KEY=VALUE", help="An option of the provider."),

@@ -32,7 +32,7 @@ _MOST_EPOCHS = 100_000
 @click.option("--position", type=click.File(), help="A saved position (JSON): its steps, and its step for --at.")
 def order(
     source: str,
-    batch: int,
+    batch: int | None,
     split: str,
     seed: int,
     pairs: tuple[str, ...],
@@ -53,11 +53,11 @@ def order(
     if epochs is not None and until is not None:
         raise click.UsageError("give at most one of --epochs and --until")
     asked = Asked(source=source, batch=batch, split=split, seed=seed, pairs=pairs)
-    with record_stream(asked.dataset(), source) as stream:
+    with asked.opened() as dataset, record_stream(dataset, source) as stream:
         if position is not None:
             _restore(stream, position)
             at = stream.position.step if at is None else at
-        about = {"source": source, "split": split, "seed": seed, "batch": batch, "partitions": partitions}
+        about = {"source": source, "split": split, "seed": seed, "batch": dataset.batch, "partitions": partitions}
         if step is not None:
             answer = about | _step(stream, step, partitions)
         else:

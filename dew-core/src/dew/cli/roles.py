@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from dew.cli.opening import pairs_of
 from dew.cli.output import console, print_json, say
 from dew.data.errors import OptionsError
+
+if TYPE_CHECKING:
+    from dew.tokens.chat.show import ShownToken
 
 _OURS = ("data", "tokenizer")  # given in other ways
 
@@ -21,7 +24,7 @@ def show_roles(source: str, model: str, number: int, *, pairs: Sequence[str], as
         SourceError: the row cannot be rendered.
     """
     from dew.tokens.chat import ChatMessages
-    from dew.tokens.chat.show import COLOURS, as_html, tokens_of_row
+    from dew.tokens.chat.show import COLOURS, tokens_of_row
 
     known = [field.alias for field in attrs.fields(ChatMessages) if field.init and field.alias not in _OURS]
     options = pairs_of(pairs)
@@ -30,10 +33,9 @@ def show_roles(source: str, model: str, number: int, *, pairs: Sequence[str], as
     wanted: dict[str, Any] = {"seq_len": 1, **options}
     tokens = tokens_of_row(ChatMessages(source, tokenizer=model, **wanted), number)
     if html is not None:
-        try:
-            Path(html).write_text(as_html(tokens, f"{source}, row {number}"), encoding="utf-8")
-        except OSError as error:
-            raise OptionsError(f"--html {html} cannot be written: {error}") from error
+        from dew.cli.pictures import write_bytes
+
+        write_bytes(Path(html), _page(tokens, source, number).encode(), option="--html")
         return
     if as_json:
         print_json({"source": source, "row": number, "tokens": [attrs.asdict(token) for token in tokens]})
@@ -52,3 +54,21 @@ def show_roles(source: str, model: str, number: int, *, pairs: Sequence[str], as
             legend.append(f"{role} {count}  ", COLOURS[role][0])
     screen.print(legend)
     say(screen, f"row {number} of {source}, {len(tokens)} tokens")
+
+
+def _page(tokens: "Sequence[ShownToken]", source: str, number: int) -> str:
+    """The conversation as a page; a token's id and role are shown where the pointer is."""
+    from dew.cli.pages import Section, counts_table, document, facts_list, text
+    from dew.tokens.chat.show import COLOURS
+
+    def marked(role: str, words: str, title: str = "") -> str:
+        return f'<span class="role" style="background:{COLOURS[role][1]}"{title}>{words}</span>'
+
+    spans = "".join(marked(token.role, text(token.text), f' title="{token.id} {token.role}"') for token in tokens)
+    counts = {role: sum(token.role == role for token in tokens) for role in COLOURS}
+    legend = " ".join(marked(role, role) for role, count in counts.items() if count)
+    shown = Section("conversation", "Conversation", f'<p>{legend}</p><pre class="flow" tabindex="0">{spans}</pre>')
+    table = counts_table("tokens of each role", {role: count for role, count in counts.items() if count})
+    return document(
+        source, facts_list({"row": number, "tokens": len(tokens)}), [shown, Section("roles", "Roles", table)]
+    )

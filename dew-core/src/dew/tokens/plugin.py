@@ -17,6 +17,7 @@ TOKENS = Provider(
     options=TokenOptions,
     open=_open,
     cli="dew.tokens.cli:tokens",
+    show="dew.tokens.show:show",
 )
 
 

@@ -1,6 +1,5 @@
-"""A conversation with each token coloured by its role, for a terminal and as HTML: a mask is seen before a run."""
+"""A conversation token by token, each with the colour of its role: a mask is seen before a run."""
 
-import html
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ from dew.tokens.chat.rendering import RenderPlan
 from dew.tokens.chat.roles import ROLES
 from dew.tokens.chat.tokenizer import reference
 
-# Terminal and HTML colours of each role; of the template none.
+# Of each role in a terminal and on a page, there under black text.
 COLOURS: Final = {
     "template": ("bright_black", "#eeeeee"),
     "system": ("magenta", "#e6ccff"),
@@ -53,22 +52,6 @@ def tokens_of_row(chats: ChatMessages, index: int) -> list[ShownToken]:
     tokenizer = reference(plan.renderer.tokenizer.definition)
     roles = [_NAMES[int(role)] for role in found.roles]
     return list(_decoded(tokenizer, found.ids.tolist(), roles))
-
-
-def as_html(tokens: list[ShownToken], title: str) -> str:
-    """One page without scripts; a token's id and role are shown where the mouse is."""
-    spans = [
-        f'<span style="background:{COLOURS[token.role][1]};border-right:1px solid #fff" '
-        f'title="{token.id} {token.role}">{html.escape(token.text)}</span>'
-        for token in tokens
-    ]
-    legend = " ".join(
-        f'<span style="background:{colour}">&nbsp;{name}&nbsp;</span>' for name, (_, colour) in COLOURS.items()
-    )
-    return (
-        f'<!doctype html><meta charset="utf-8"><title>{html.escape(title)}</title><p>{html.escape(title)}</p>'
-        f'<p>{legend}</p><pre style="white-space:pre-wrap">{"".join(spans)}</pre>\n'
-    )
 
 
 def _row(plan: RenderPlan, index: int) -> Any:
