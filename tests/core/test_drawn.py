@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dew.data import DataPartition, Loading, Mixture, train_stream, validation_pass
+from dew.data import DataPartition, DewWarning, Loading, Mixture, train_stream, validation_pass
 from dew.data.build import dataset_of
 from dew.data.order import ShuffledOrder, draws_at
 
@@ -116,3 +116,35 @@ def test_an_error_names_the_part_that_was_drawing() -> None:
     with dataset.train(DataPartition()) as stream, pytest.raises(KeyError, match="caption") as raised:  # type: ignore[attr-defined]
         next(stream)
     assert any("part 'bad'" in note for note in raised.value.__notes__)
+
+
+class Decoded(Drawing):
+    """Made by a library of some version."""
+
+    version = "1"
+
+    def made_by(self) -> dict[str, str]:
+        return {"decoder": self.version}
+
+
+class Newer(Decoded):
+    version = "2"
+
+
+def test_another_version_of_a_library_that_shapes_content_warns() -> None:
+    Newer.__qualname__ = Decoded.__qualname__
+    with train_stream(Decoded(), batch=BATCH, seed=SEED, loading=NOW) as stream:
+        state = stream.get_state()
+    assert state["made_by"]["decoder"] == "1"
+    newer = train_stream(Newer(), batch=BATCH, seed=SEED, loading=NOW)
+    with newer, pytest.warns(DewWarning, match="decoder"):
+        newer.set_state(state)
+
+
+def test_a_mixture_is_made_by_what_its_parts_are_made_by() -> None:
+    parts = {
+        "one": (dataset_of(Decoded(), batch=BATCH, loading=NOW), 1),
+        "two": (dataset_of(Drawing(99), batch=BATCH), 1),
+    }
+    with Mixture(parts, loading=NOW).load(batch=BATCH).train(DataPartition()) as stream:  # type: ignore[attr-defined]
+        assert stream.get_state()["made_by"]["decoder"] == "1"

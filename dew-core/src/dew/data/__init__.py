@@ -13,6 +13,7 @@ __all__ = [
     "Batch",
     "BlockCache",
     "CollateError",
+    "ConditionEncoder",
     "DamagedSourceError",
     "DataPartition",
     "Dataset",
@@ -43,6 +44,7 @@ __all__ = [
     "SplitError",
     "StorageError",
     "StreamClosedError",
+    "TokenizerEncoder",
     "WorkerError",
     "check_batch",
     "columns",
@@ -57,6 +59,7 @@ __all__ = [
     "shift",
     "skip",
     "target_mask",
+    "tokenized",
     "train_stream",
     "unregister",
     "validation_pass",
@@ -66,7 +69,9 @@ __all__ = [
 if TYPE_CHECKING:
     from dew.data.build import columns, dataset_of, from_records, identity, ramped
     from dew.data.cache import BlockCache
+    from dew.data.conditioning import tokenized
     from dew.data.dataset import Batch, DataPartition, Dataset
+    from dew.data.encoders import ConditionEncoder, TokenizerEncoder
     from dew.data.errors import (
         CollateError,
         DamagedSourceError,
@@ -109,7 +114,13 @@ if TYPE_CHECKING:
     from dew.tokens import TokenOptions as TokenOptions
     from dew.tokens import TokenWindows as TokenWindows
     from dew_hf import HFOptions as HFOptions
+    from dew_media import AudioOptions as AudioOptions
+    from dew_media import ImageFolder as ImageFolder
     from dew_media import ImageOptions as ImageOptions
+    from dew_media import ImageParquet as ImageParquet
+    from dew_media import ImageTar as ImageTar
+    from dew_media import OxfordFlowers as OxfordFlowers
+    from dew_media import VideoFolder as VideoFolder
     from dew_media import VideoOptions as VideoOptions
     from dew_tfds import TFDSOptions as TFDSOptions
 else:

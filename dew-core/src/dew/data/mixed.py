@@ -17,7 +17,7 @@ from dew.data.collate import checked_columns, collate
 from dew.data.dataset import Batch
 from dew.data.errors import CollateError, SourceError
 from dew.data.order import draws_at
-from dew.data.source import Indices, Preprocess, Record, RecordSource, describe, fingerprint
+from dew.data.source import Indices, Preprocess, Record, RecordSource, describe, fingerprint, made_by
 from dew.data.step import preprocess_name, takes_draws
 
 Layout: TypeAlias = dict[str, tuple[str, tuple[int, ...]]]
@@ -98,6 +98,10 @@ class MixedSource:
         if any(digest is None for _, digest in parts):
             return None
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def made_by(self) -> dict[str, str]:
+        """Of all parts."""
+        return {name: version for source in self._sources for name, version in made_by(source).items()}
 
     def open(self) -> "MixedSource":
         """A reader of the same records; each part that has an `open` gets files of its own."""

@@ -11,7 +11,9 @@ from typing import Any, Final
 OWN: Final[Mapping[str, tuple[str, ...]]] = {
     "dew.data.build": ("columns", "dataset_of", "from_records", "identity", "ramped"),
     "dew.data.cache": ("BlockCache",),
+    "dew.data.conditioning": ("tokenized",),
     "dew.data.dataset": ("Batch", "DataPartition", "Dataset"),
+    "dew.data.encoders": ("ConditionEncoder", "TokenizerEncoder"),
     "dew.data.errors": (
         "CollateError",
         "DamagedSourceError",
@@ -50,16 +52,22 @@ OWN: Final[Mapping[str, tuple[str, ...]]] = {
 """Module of `dew.data` -> the public names that it defines."""
 
 ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
+    "AudioOptions": ("dew_media", "dew-media"),
     "ByteTokenizer": ("dew.tokens", "dew-core"),
     "ChatMessages": ("dew.tokens", "dew-core"),
     "HFOptions": ("dew_hf", "dew-hf"),
+    "ImageFolder": ("dew_media", "dew-media"),
     "ImageOptions": ("dew_media", "dew-media"),
+    "ImageParquet": ("dew_media", "dew-media"),
+    "ImageTar": ("dew_media", "dew-media"),
+    "OxfordFlowers": ("dew_media", "dew-media"),
     "PackedDocuments": ("dew.tokens", "dew-core"),
     "PreferencePairs": ("dew.tokens", "dew-core"),
     "Prompts": ("dew.tokens", "dew-core"),
     "TFDSOptions": ("dew_tfds", "dew-tfds"),
     "TokenOptions": ("dew.tokens", "dew-core"),
     "TokenWindows": ("dew.tokens", "dew-core"),
+    "VideoFolder": ("dew_media", "dew-media"),
     "VideoOptions": ("dew_media", "dew-media"),
 }
 """Name that a provider's package defines -> that package, and the distribution that brings it."""

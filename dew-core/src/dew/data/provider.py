@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 import attrs
+import numpy as np
 import pluggy
 
 from dew.data import checks
@@ -84,12 +85,14 @@ class ShowRequest:
         batch: the batch of one step.
         ids: the records that it holds, None where the stream cannot say.
         source: what was opened, None for a stream without random access.
+        draws: row -> the draws that its record was read with, to tell what chance chose; None where none were.
         moving: moving pictures are wanted where the data moves.
     """
 
     batch: Batch
     ids: tuple[int, ...] | None = None
     source: RecordSource | None = None
+    draws: "Callable[[int], np.random.Generator] | None" = None
     moving: bool = False
 
 

@@ -247,8 +247,13 @@ def _part_of_dataset(label: str, dataset: Dataset) -> MixedPart:
     stream = dataset.train(DataPartition())
     if not isinstance(stream, RecordStream):
         raise OptionsTypeError(_no_random_access(label, stream))
-    order, train = stream.order, Reading(stream.source, stream.preprocess)
     stream.close()
+    if hasattr(stream, "conditions"):
+        raise OptionsError(
+            f"part {label!r} is tokenized, and a mixture takes its records before that; mix the datasets as they are, "
+            "and apply tokenized() to the mixture"
+        )
+    order, train = stream.order, Reading(stream.source, stream.preprocess)
     if isinstance(order, MixtureOrder) or stop_of(order) is not None:
         raise OptionsTypeError(f"part {label!r} is a mixture itself; list its parts, their weights multiplied, instead")
     val: Reading | None = None

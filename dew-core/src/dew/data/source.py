@@ -43,6 +43,8 @@ class RecordSource(Protocol):
         `fingerprint() -> str`: a cheap digest of the content, at most a second at 100 000 files; never of times or
             inodes.
         `identity() -> Mapping[str, JSON value]`: further parts that must match to resume, such as a tokenizer's hash.
+        `made_by() -> Mapping[str, str]`: library -> version, of those that shape content, such as a decoder; saved in
+            every position, where another version warns.
         `order(seed: int) -> Order`: the order that `load` trains in, for a source whose records are dear to read in a
             uniformly random one, such as `BlockOrder`.
         `open() -> RecordSource`: a reader of the same records with files of its own; the stream that opened it calls
@@ -117,6 +119,12 @@ def identity(source: object) -> dict[str, Any]:
         raise SourceError(
             f"{describe(source)}.identity() must hold JSON values only, got {parts!r}: {error}"
         ) from error
+
+
+def made_by(source: object) -> dict[str, str]:
+    """Version of each library that shapes the content, as the source states them."""
+    own = getattr(source, "made_by", None)
+    return {} if own is None else {str(name): str(version) for name, version in own().items()}
 
 
 def shared_records(one: object, other: object) -> int:

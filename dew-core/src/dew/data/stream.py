@@ -11,15 +11,15 @@ from typing import Any, Literal
 import attrs
 import numpy as np
 
-from dew.data import checks
+from dew.data import checks, metrics
 from dew.data.checkpointable import Checkpointable
 from dew.data.dataset import DataPartition
-from dew.data.errors import OptionsError, OptionsTypeError, SourceError, StreamClosedError
+from dew.data.errors import OptionsError, OptionsTypeError, PositionError, SourceError, StreamClosedError
 from dew.data.loading import Loading
-from dew.data.order import DRAWS_VERSION, Order, Places, SequentialOrder, ShuffledOrder
+from dew.data.order import DRAWS_VERSION, Order, Places, SequentialOrder, ShuffledOrder, batch_of
 from dew.data.position import MAX_PLACE, RecordPosition, Segment, State, record_position
 from dew.data.schedule import FixedBatch, Ramp, Schedule, whole_steps
-from dew.data.source import Preprocess, RecordSource, describe, fingerprint, identity, records_in
+from dew.data.source import Preprocess, RecordSource, describe, fingerprint, identity, made_by, records_in
 from dew.data.step import (
     LoadStep,
     PassRows,
@@ -162,7 +162,7 @@ class RecordStream(Checkpointable, StepStream):
             order=setup.identity_at(0),
             segments=(Segment(step=0, place=0, schedule=setup.schedule),),
             preprocess=preprocess_name(setup.preprocess),
-            made_by={"numpy": np.__version__},
+            made_by={"numpy": np.__version__, **made_by(setup.source)},
         )
         self._start = start
         self._run = start  # the run's segments; its `records` is not kept up with every step
@@ -234,6 +234,7 @@ class RecordStream(Checkpointable, StepStream):
         run = saved.resumed_by(current, accept)
         for batch in run.segments[-1].schedule.batches():
             self.partition.rows(batch)
+        self._check_border(run.segments[-1].place)
         self._drop_feed()
         self._error = None
         self._run, self._step = run, run.step
@@ -249,6 +250,14 @@ class RecordStream(Checkpointable, StepStream):
         return (
             f"RecordStream({describe(self.source)}, batch={self.batch}, partition={self.partition}, step={self._step})"
         )
+
+    def _check_border(self, place: int) -> None:
+        batch = batch_of(self.order)
+        if batch is not None and place % batch:
+            raise PositionError(
+                f"the saved position goes on at place {place}, inside a step: {self.order!r} reads steps of {batch} "
+                f"records from a multiple of {batch}; skip whole steps only"
+            )
 
     def _last_step(self) -> int | None:
         """The step before which the stream ends: the last whole one before its order does."""
@@ -270,6 +279,8 @@ class RecordStream(Checkpointable, StepStream):
 
 class ValidationPass(StepStream):
     """One pass over a split; made by `validation_pass`. It has no position: a pass begins at its beginning."""
+
+    kind = metrics.VALIDATION
 
     def __init__(self, load: LoadStep, *, steps: int, loading: Loading) -> None:
         super().__init__(loading)
@@ -314,6 +325,7 @@ class _Setup:
             self.partition.rows(batch)
         if self.preprocess is not None:
             takes_draws(self.preprocess)
+        self._check_batch()
         self._check_enough_records()
         object.__setattr__(self, "identity", self._identity())
 
@@ -321,6 +333,15 @@ class _Setup:
         """What must match for a run to go on that has read what stands before `place`."""
         own = getattr(self.order, "identity_at", None)
         return self.identity if own is None else self._with_draws(own(place))
+
+    def _check_batch(self) -> None:
+        own, batches = batch_of(self.order), self.schedule.batches()
+        if own is not None and batches != (own,):
+            asked = f"batch={batches[0]} was" if len(batches) == 1 else f"a ramp over the batches {list(batches)} was"
+            raise OptionsError(
+                f"{self.order!r} reads steps of {own} records and no others, {asked} asked for; "
+                f"read it with batch={own}, or make it for the batch that you want"
+            )
 
     def _check_enough_records(self) -> None:
         batch = self.schedule.batch
@@ -352,6 +373,8 @@ class _Setup:
         parts = {**order, "draws": DRAWS_VERSION, "seed": order.get("seed", self.seed)}
         if parts["seed"] != self.seed:
             parts["draws_seed"] = self.seed
+        if (batch := batch_of(self.order)) is not None:
+            parts["batch"] = batch
         return parts
 
 
