@@ -92,7 +92,7 @@ class Geometry:
         background: RGB of padding, and behind transparent parts.
         exact: decodes JPEG at full size, always. Else a picture that shrinks a lot is decoded at 1/2, 1/4 or 1/8,
             with at least twice the pixels that are needed each way.
-        engine: `"pillow"`, or `"fast"` (extra `dew-media[fast]`), whose pixels differ from Pillow's by a few levels at most.
+        engine: `"pillow"`, or `"fast"` (extra `dew-media[fast]`), which differs by a few levels.
 
     Raises:
         OptionsError, OptionsTypeError: an option is out of range, or does not go with another; names them.

@@ -44,7 +44,7 @@ Resample: TypeAlias = Literal["box", "bilinear", "bicubic", "lanczos"]
 """A filter of the resize. All widen when they shrink, so none aliases; `bicubic` is Catmull-Rom's, a = -1/2."""
 
 Engine: TypeAlias = Literal["pillow", "fast"]
-"""What resizes: Pillow, or cykooz-resizer (extra `dew-media[fast]`), whose pixels differ from Pillow's by a few levels."""
+"""What resizes: Pillow, or cykooz-resizer (extra `dew-media[fast]`), which differs from Pillow by a few levels."""
 
 Box: TypeAlias = tuple[float, float, float, float]
 """Left, top, right, bottom in pixels of an image, which need not be whole."""
