@@ -1,0 +1,1 @@
+"""Encoded files, whatever stores them: what the providers `images` and `video` share."""
