@@ -1,5 +1,7 @@
-"""Image files: the provider `images`."""
+"""Image files: the provider `images`, and the specifications of collections of images."""
 
+from dew_media.images.flowers import OxfordFlowers
 from dew_media.images.options import ImageOptions
+from dew_media.images.specs import ImageFolder, ImageParquet, ImageTar
 
-__all__ = ["ImageOptions"]
+__all__ = ["ImageFolder", "ImageOptions", "ImageParquet", "ImageTar", "OxfordFlowers"]

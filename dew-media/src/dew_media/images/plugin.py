@@ -1,29 +1,30 @@
-"""The plugin of the prefix `images`. This version states the prefix and its options; it reads no data."""
+"""The plugin of the prefix `images`. Importing it imports no decoder."""
 
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
-from dew.data.errors import ProviderError
 from dew.data.provider import LoadRequest, Provider, hookimpl
 from dew_media.images.options import ImageOptions
 
+if TYPE_CHECKING:
+    from dew_media.images.source import ImageSource
 
-def open_split(request: LoadRequest, split: str) -> NoReturn:
-    """Refuses: this version of dew-media has no image reader.
 
-    Raises:
-        ProviderError: always.
-    """
-    raise ProviderError(
-        f"'images/{request.name}' (split {split!r}) cannot be read: this version of dew-media only states the prefix "
-        "'images' and its options; install one that reads data: pip install --upgrade dew-media"
+def _open(request: LoadRequest, split: str) -> "ImageSource":
+    from dew_media.images.opening import open_split
+
+    options: ImageOptions = request.options
+    return open_split(
+        request.name, split, options, layout=options.layout, batch=request.batch, validation=request.validation
     )
 
 
 IMAGES = Provider(
     prefix="images",
-    summary="image files (this version only states the prefix)",
+    summary="image files in folders, tar shards and parquet, with labels and captions",
     options=ImageOptions,
-    open=open_split,
+    open=_open,
+    cli="dew_media.images.cli:images",
+    show="dew_media.images.show:show",
 )
 
 
