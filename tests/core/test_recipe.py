@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import numpy as np
@@ -114,6 +114,8 @@ def read(stream: RecordStream, steps: int | None = None) -> list[int]:
 
 
 class MixedStreamSuite(StreamSuite):
+    exempt: ClassVar = {"test_epochs_hold_each_record_once": "a mixture has none; those of its parts are looked at here"}
+
     def test_epochs_hold_each_record_once(self) -> None:
         """Each part's epochs do; the mixture has none of its own."""
         stream = stream_of(self.make_dataset())

@@ -296,7 +296,7 @@ def test_splits_that_are_not_there(splits_path: Path) -> None:
 
 def test_a_fraction_needs_the_split_train(splits_path: Path) -> None:
     options = TokenOptions(seq_len=9, val=0.1)
-    with pytest.raises(OptionsError, match=r"split 'heldout' with val=0\.1: a fraction is cut from the split 'train'"):
+    with pytest.raises(SplitError, match=r"no split 'heldout' with val=0\.1: a fraction is cut from the split 'train'"):
         open_split(str(splits_path), "heldout", options)
     (splits_path / "heldout").rename(splits_path / "val")
     with pytest.raises(

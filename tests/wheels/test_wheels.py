@@ -18,11 +18,19 @@ import pytest
 pytestmark = pytest.mark.wheels
 
 ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "dew-example"
 PACKAGES = {"dew_core": "dew", "dew_hf": "dew_hf", "dew_media": "dew_media", "dew_tfds": "dew_tfds"}
 ENTRY_POINTS = {"dew_core": ["tokens"], "dew_hf": ["hf"], "dew_media": ["images", "video"], "dew_tfds": ["tfds"]}
 
 # Tests of core that need nothing but core: they run on the wheel as they do on the source.
-CORE_TESTS = ("core/test_collate.py", "core/test_fields.py", "core/test_suites.py")
+CORE_TESTS = (
+    "core/test_collate.py",
+    "core/test_fields.py",
+    "testing/conftest.py",
+    "testing/test_exemptions.py",
+    "testing/test_forward_streams.py",
+    "testing/test_sources.py",
+)
 
 FROM_RECORDS = """
 import numpy as np
@@ -180,12 +188,35 @@ def test_core_alone_lists_its_provider(core: Environment, tmp_path: Path) -> Non
 def test_core_alone_passes_core_tests(core: Environment, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "tests" / "golden", tmp_path / "golden")
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
-    (tmp_path / "core").mkdir()
     for name in CORE_TESTS:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / "tests" / name, tmp_path / name)
     options = ("-q", "-W", "error", "--import-mode=importlib", "-p", "no:cacheprovider", "--basetemp", "base")
     report = run(core.python, "-m", "pytest", *options, ".", cwd=tmp_path)
     assert " passed" in report.splitlines()[-1]
+
+
+def test_a_strangers_provider(uv: str, dist: Path, pins: Path, tmp_path: Path) -> None:
+    """Built, installed beside core from wheels alone, found by its entry point, and put through its own tests."""
+    shutil.copytree(EXAMPLE, tmp_path / "project", ignore=shutil.ignore_patterns(".*", "__pycache__"))
+    run(uv, "build", "--wheel", "--out-dir", tmp_path / "dist", tmp_path / "project", cwd=tmp_path)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as names:
+        assert {name.partition("/")[0] for name in names.namelist()} == {
+            "dew_example",
+            "dew_example-1.0.0.dist-info",
+        }
+    run(uv, "venv", "venv", cwd=tmp_path)
+    theirs = Environment(tmp_path / "venv")
+    sources = ("--find-links", dist, "--find-links", tmp_path / "dist", "--constraint", pins)
+    run(uv, "pip", "install", "--python", theirs.python, *sources, "dew-example[test]", cwd=tmp_path)
+    listed = theirs.providers(tmp_path)
+    assert [prefix for prefix, installed in listed.items() if installed] == ["example", "tokens"]
+    shutil.rmtree(tmp_path / "project" / "src")
+    options = ("-q", "-p", "no:cacheprovider", "--basetemp", tmp_path / "base")
+    report = run(theirs.python, "-m", "pytest", *options, cwd=tmp_path / "project")
+    assert " passed" in report.splitlines()[-1]
+    assert "skipped" not in report
 
 
 def test_pip_installs_core_and_a_provider(uv: str, dist: Path, pins: Path, tmp_path: Path) -> None:

@@ -23,8 +23,9 @@ from dew.data.position import Segment
 from dew.data.schedule import FixedBatch
 from dew.data.source import Preprocess, Record, RecordSource, describe
 
-# Places are turned into records at least this many at a time; a step then only slices.
+# Places are turned into records this many at a time, or a few epochs; a step then only slices.
 _BLOCK = 4096
+_EPOCHS = 4
 
 
 class StepRows(Protocol):
@@ -74,7 +75,7 @@ class TrainingRows:
     def _fill(self, step: int) -> None:
         start, stop = self._segment.span(step)
         size = stop - start
-        steps = max(1, _BLOCK // size)
+        steps = max(1, min(_BLOCK, _EPOCHS * self._order.records) // size)
         if self._segment.span(step + steps - 1)[1] != start + steps * size:
             steps = 1  # the batch grows within the block
         places = np.arange(start, start + steps * size, dtype=np.int64)

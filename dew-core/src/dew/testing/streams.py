@@ -1,239 +1,253 @@
-"""`StreamSuite`: what every dataset whose training iterators have a record position must do."""
+"""`StreamSuite`: what every dataset must do, with flags for streams without random access, length or position."""
 
-import json
-import random
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+import inspect
+from collections.abc import Sequence
+from typing import Any, Literal, cast
 
-import numpy as np
-import pytest
-
-from dew.data.dataset import Batch, DataPartition, Dataset
-from dew.data.errors import PositionMismatchError, StreamClosedError
-from dew.data.stream import RecordStream, ValidationPass
+from dew.data.dataset import DataPartition, Dataset
+from dew.data.errors import StreamClosedError
+from dew.data.loading import Loading
+from dew.testing import position_checks, stream_checks, validation_checks
+from dew.testing.compare import whole_step
+from dew.testing.counterexample import Counterexample
 from dew.testing.leaks import assert_nothing_left
-from dew.testing.sources import assert_same, row_of, sampled
+from dew.testing.subject import DIRECT, Subject, closing, counts_dividing, taken, varied
+from dew.testing.suite import Suite, skip
+
+_RESUMED = (1, 2, 4)
+_LOADINGS = (DIRECT, Loading(workers=0, threads=4, read_buffer=3))
 
 
-class StreamSuite:
+class StreamSuite(Suite):
     """Subclass and define `make_dataset`; every call must make the same dataset anew.
+
+    `make_dataset` may take `seed` and `loading` as keywords, with defaults; the suite then makes the dataset of another
+    seed, or read in another way, by them. Without them it changes what Dew's own streams are made of.
 
     Attributes:
         steps: steps that are read; small data and a few more steps than an epoch has find the most.
         largest_count: process counts up to this one are tried, where they divide the batch.
         valid_field: name of the validation mask; None where the remainder is dropped.
+        random_access: training iterators are record streams; False for a stream that is only read forwards.
+        position: the kind of position that training iterators save: "records" resumes on any process count, "shard" on
+            the one that wrote it; None where they have no `get_state`.
+        known_length: the dataset knows its number of records.
+        shares_validation: validation reads records of training on purpose (`allow_overlap`).
+        longest_pass: a validation pass of more steps is taken not to end.
+        workers: worker processes that the steps are read with once more; 0 leaves that out.
+        leak_seconds: how long after a `close()` threads and processes may take to end.
     """
 
     steps: int = 6
-    largest_count: int = 4
+    largest_count: int = 64
     valid_field: str | None = "valid"
+    random_access: bool = True
+    position: Literal["records", "shard"] | None = "records"
+    known_length: bool = True
+    shares_validation: bool = False
+    longest_pass: int = 100_000
+    workers: int = 0
+    leak_seconds: float = 5.0
 
     def make_dataset(self) -> Dataset:
         """A fresh dataset over the same data, with the same seed."""
         raise TypeError(f"{type(self).__name__} must define make_dataset()")
 
-    def counts(self) -> list[int]:
-        """Process counts that divide the global batch."""
-        batch = self.make_dataset().batch
-        return [count for count in range(1, self.largest_count + 1) if batch % count == 0]
+    # What every stream does
 
-    def test_batches_are_owned_by_the_receiver(self) -> None:
-        """C-contiguous and writable; writing into one changes no other batch."""
-        dataset = self.make_dataset()
-        with _streams(dataset, 1)[0] as stream, _streams(dataset, 1)[0] as other:
-            for _ in range(self.steps):
-                batch, same = next(stream), next(other)
-                assert_same(batch, same)
-                for array in _arrays(batch):
-                    assert array.flags.c_contiguous
-                    assert array.flags.writeable
-                    array[...] = np.zeros((), array.dtype)
+    def test_batches_have_stable_fields_dtypes_and_shapes(self) -> None:
+        """Every batch has the fields, dtypes and row shapes of the first."""
+        self.check(stream_checks.batches_have_one_layout(self.subject([1])))
+
+    def test_a_share_has_its_rows(self) -> None:
+        """Rows of a batch are the global batch divided by the number of shares."""
+        self.check(stream_checks.shares_have_their_rows(self.subject()))
 
     def test_shares_tile_the_global_batch(self) -> None:
         """For each process count the shares together are the step that one process reads, fields and draws alike."""
-        alone = self.read(1, self.steps)
-        for count in self.counts():
-            for step, batch in enumerate(self.read(count, self.steps)):
-                assert_same(batch, alone[step])
+        self._needs_one_order()
+        self.check(stream_checks.shares_tile(self.subject()))
 
-    def test_rows_are_the_records_that_ids_names(self) -> None:
-        """`ids(step)` has one record a row and is the same on every share."""
-        dataset = self.make_dataset()
-        for count in self.counts():
-            streams = _streams(dataset, count)
-            for step in range(self.steps):
-                ids = [stream.ids(step) for stream in streams]
-                assert len(ids[0]) == sum(_rows(next(stream)) for stream in streams)
-                for other in ids[1:]:
-                    np.testing.assert_array_equal(ids[0], other)
-            _close(streams)
+    def test_batches_are_owned_by_the_receiver(self) -> None:
+        """C-contiguous and writable; writing into one changes no other batch."""
+        self.check(stream_checks.batches_are_owned(self.subject([1])))
 
-    def test_epochs_hold_each_record_once(self) -> None:
-        """The first whole epoch of the order is a permutation of all records."""
-        dataset = self.make_dataset()
-        (stream,) = _streams(dataset, 1)
-        records = stream.order.records
-        if records <= 1_000_000:
-            epoch = stream.order.at(np.arange(records, dtype=np.int64))
-            np.testing.assert_array_equal(np.sort(epoch), np.arange(records))
-        stream.close()
+    def test_knows_its_length_or_says_that_it_does_not(self) -> None:
+        """`records` is a number exactly where `known_length` says so."""
+        records = self.make_dataset().records
+        if (records is not None) != self.known_length:
+            raise Counterexample(f"the dataset has records={records}, the suite known_length={self.known_length}")
 
-    def test_resumes_at_every_step_on_every_process_count(self) -> None:
-        """Saved at each step by each process count, restored on each other one: the rest is the same."""
-        alone = self.read(1, self.steps + 2)
-        for saved_by in self.counts():
-            for step, state in enumerate(self.states(saved_by)):
-                for count in self.counts():
-                    streams = _streams(self.make_dataset(), count)
-                    for stream in streams:
-                        stream.set_state(state)
-                    for later in (step, step + 1):
-                        assert_same(whole_step([next(stream) for stream in streams]), alone[later])
-                    _close(streams)
-
-    def test_every_process_saves_the_same_position(self) -> None:
-        """One integer for the whole run, which JSON carries."""
-        for count in self.counts():
-            streams = _streams(self.make_dataset(), count)
-            for step in range(self.steps):
-                states = [stream.get_state() for stream in streams]
-                assert all(state == states[0] for state in states)
-                assert json.loads(json.dumps(states[0])) == states[0]
-                assert states[0]["records"] == streams[0].position.span(step)[0]
-                for stream in streams:
-                    next(stream)
-            _close(streams)
-
-    def test_setting_its_own_state_changes_nothing(self) -> None:
-        """`set_state(get_state())`, before and after reading."""
-        (stream,), (other,) = _streams(self.make_dataset(), 1), _streams(self.make_dataset(), 1)
-        for _ in range(self.steps):
-            stream.set_state(stream.get_state())
-            assert_same(next(stream), next(other))
-        assert stream.get_state() == other.get_state()
-        _close([stream, other])
-
-    def test_refuses_positions_of_other_data(self) -> None:
-        """Another fingerprint, record count, seed or order version is refused by name."""
-        (stream,) = _streams(self.make_dataset(), 1)
-        state = stream.get_state()
-        for part in ("fingerprint", "records", "seed", "version", "source"):
-            if part in state["order"]:
-                other = {**state, "order": {**state["order"], part: "something else"}}
-                with pytest.raises(PositionMismatchError, match=part):
-                    stream.set_state(other)
-        stream.close()
+    def test_content_does_not_depend_on_loading(self) -> None:
+        """Threads, buffers and (where `workers`) processes change no record and no draw."""
+        loadings = [*_LOADINGS, *([Loading(workers=self.workers, threads=1)] if self.workers else [])]
+        made = [(loading, self._made(loading=loading)) for loading in loadings]
+        others = [
+            (stream_checks.loading_in_words(loading), dataset) for loading, dataset in made if dataset is not None
+        ]
+        if not others:
+            skip("make_dataset takes no loading=, and the stream is not one of Dew's own")
+        self.check(stream_checks.loading_changes_nothing(self.subject([1]), others))
 
     def test_leaves_the_global_random_generators_alone(self) -> None:
         """Records drawn from a global generator would not be the same again."""
-        random.seed(1)
-        np.random.seed(1)  # exactly the global generator is watched
-        before = random.getstate(), np.random.get_state()[1].tolist()  # pyright: ignore[reportCallIssue, reportArgumentType]
-        first = self.read(1, self.steps)
-        after = random.getstate(), np.random.get_state()[1].tolist()  # pyright: ignore[reportCallIssue, reportArgumentType]
-        assert after == before, "preprocess or the source uses a global random generator; use the rng it is given"
-        for step, batch in enumerate(self.read(1, self.steps)):
-            assert_same(batch, first[step])
+        self.check(stream_checks.uses_no_global_generator(self.subject([1])))
 
     def test_close_leaves_nothing_behind(self) -> None:
-        """No thread, process, open file or shared memory; and a closed stream says so."""
+        """No thread, process, open file or shared memory, in training or validation; and a closed stream says so."""
         dataset = self.make_dataset()
-        _close(_streams(dataset, 1))  # what the first use of a library keeps for itself
-        with assert_nothing_left():
-            (stream,) = _streams(dataset, 1)
+        self._read_and_close(dataset)  # what the first use of a library keeps for itself
+        with assert_nothing_left(seconds=self.leak_seconds):
+            for _ in range(2):
+                self._read_and_close(dataset)
+            stream = self._read_and_close(dataset)
+        try:
             next(stream)
-            stream.close()
-            stream.close()
-        with pytest.raises(StreamClosedError, match="closed"):
-            next(stream)
+        except StreamClosedError:
+            return
+        except StopIteration:
+            raise Counterexample("a closed stream looks like one that has ended; raise StreamClosedError") from None
+        raise Counterexample("a closed stream still hands out batches")
+
+    def test_a_dropped_stream_leaves_nothing_behind(self) -> None:
+        """The same for a stream that nobody closed, once it is collected."""
+        dataset = self.make_dataset()
+        self._read_and_close(dataset)
+        with assert_nothing_left(seconds=self.leak_seconds):
+            taken(dataset.train(DataPartition()), 0)
+
+    # What record streams do
+
+    def test_rows_are_the_records_that_ids_names(self) -> None:
+        """`ids(step)` has one record a row and is the same on every share."""
+        self._needs_random_access()
+        self.check(stream_checks.ids_name_the_records(self.subject()))
+
+    def test_epochs_hold_each_record_once(self) -> None:
+        """The first epochs of the order (of a mixture, of each part) are permutations of all records."""
+        self._needs_random_access()
+        self.check(stream_checks.epochs_hold_each_record_once(self.subject([1])))
+
+    def test_the_order_finds_a_record_again(self) -> None:
+        """`order.places(record)` are the places at which the record is read, and no others."""
+        self._needs_random_access()
+        self.check(stream_checks.order_has_an_inverse(self.subject([1])))
+
+    def test_the_seed_makes_the_order(self) -> None:
+        """The same seed gives the same order; another seed another, and its positions are told apart."""
+        self._needs_random_access()
+        self.check(stream_checks.seed_makes_the_order(self.subject([1]), self._made(seed=987_654_321)))
+
+    # Positions
+
+    def test_has_the_position_it_claims(self) -> None:
+        """A stream without a position has no `get_state` and no `set_state`."""
+        self.check(position_checks.has_the_position_it_claims(self.subject([1]), self.position))
+
+    def test_every_process_saves_the_same_position(self) -> None:
+        """One integer for the whole run, which JSON carries."""
+        self._needs_one_order()
+        self.check(position_checks.saves_one_position(self.subject()))
+
+    def test_resumes_at_every_step_on_every_process_count(self) -> None:
+        """Saved at each step by each process count, restored on each other one: the rest is the same."""
+        if self.position is None:
+            skip("the stream has no position")
+        subject = self.subject([count for count in self.counts() if count in _RESUMED])
+        whole_run = self.position == "records"
+        resumes = position_checks.resumes_on_every_count if whole_run else position_checks.resumes_its_own_shard
+        self.check(resumes(subject))
+
+    def test_restores_wherever_it_stands(self) -> None:
+        """A stream that has read any number of steps goes back or forward to any saved position."""
+        self._needs_one_order()
+        self.check(position_checks.restores_wherever_it_stands(self.subject([1])))
+
+    def test_setting_its_own_state_changes_nothing(self) -> None:
+        """`set_state(get_state())`, before and after reading."""
+        if self.position is None:
+            skip("the stream has no position")
+        self.check(position_checks.setting_its_own_state_changes_nothing(self.subject([1])))
+
+    def test_refuses_positions_of_other_data(self) -> None:
+        """Of another source, record count, seed, order version or batch; a shard's of another share or count."""
+        if self.position is None:
+            skip("the stream has no position")
+        whole_run = self.position == "records"
+        refuses = position_checks.refuses_other_positions if whole_run else position_checks.refuses_other_shards
+        self.check(refuses(self.subject()))
+
+    # Validation
+
+    def test_validation_ends_together(self) -> None:
+        """Every share of every process count sees the same number of steps."""
+        self._needs_validation()
+        self.check(validation_checks.passes_end_together(self.subject(), self.longest_pass))
+
+    def test_validation_repeats(self) -> None:
+        """Every pass is the same, also after one that was left in the middle."""
+        self._needs_validation()
+        self.check(validation_checks.passes_repeat(self.subject([1]), self.longest_pass))
+
+    def test_validation_shares_tile(self) -> None:
+        """For each process count the shares together are the validation step that one process reads."""
+        self._needs_validation()
+        self.check(validation_checks.shares_of_passes_tile(self.subject(), self.longest_pass))
 
     def test_validation_scores_each_record_once(self) -> None:
-        """At every process count: equal numbers of steps, the same rows, each record in one valid row."""
-        dataset = self.make_dataset()
-        if dataset.val is None:
-            return
-        alone = self.validate(1)
-        for count in self.counts():
-            for step, batch in enumerate(self.validate(count)):
-                assert_same(batch, alone[step])
-        if self.valid_field is not None:
-            padding = [int((~batch[self.valid_field]).sum()) for batch in alone]
-            assert not any(padding[:-1]), "only the last global batch may hold padding"
-            assert padding[-1] < dataset.batch
-        passes = dataset.val(DataPartition())
-        if isinstance(passes, ValidationPass):
-            self._check_rows_scored(passes, alone)
+        """As many valid rows as the split has records, padding only at the end."""
+        self._needs_validation()
+        scores = validation_checks.passes_score_each_record_once
+        self.check(scores(self.subject([1]), self.valid_field, self.longest_pass))
 
-    def _check_rows_scored(self, passes: ValidationPass, batches: Sequence[Batch]) -> None:
-        """As many valid rows as the split has records, and without `preprocess` these records in their order."""
-        passes.close()
-        source = passes.source
-        rows = [row_of(batch, row) for batch in batches for row in range(_rows(batch))]
-        if self.valid_field is not None:
-            rows = [row for row in rows if row.pop(self.valid_field)]
-            assert len(rows) == len(source), "each record of the split is scored exactly once"
-        if passes.preprocess is None:
-            for index in sampled(source):
-                if index < len(rows):
-                    assert_same({name: rows[index][name] for name in source[index]}, source[index])
+    def test_validation_shares_nothing_with_training(self) -> None:
+        """As far as the sources can tell."""
+        self._needs_validation()
+        if self.shares_validation:
+            skip("validation reads records of training on purpose")
+        self.check(validation_checks.shares_nothing_with_training(self.subject([1])))
 
-    def read(self, count: int, steps: int) -> list[Batch]:
-        """Global batches of the first `steps` steps, read by `count` shares."""
-        streams = _streams(self.make_dataset(), count)
-        batches = [whole_step([next(stream) for stream in streams]) for _ in range(steps)]
-        _close(streams)
-        return batches
+    # How the tests are run
 
-    def states(self, count: int) -> list[dict[str, Any]]:
-        """Positions before each of the first steps, saved by share 0 of `count`."""
-        streams = _streams(self.make_dataset(), count)
-        states: list[dict[str, Any]] = []
-        for _ in range(self.steps):
-            states.append(json.loads(json.dumps(streams[0].get_state())))
-            next(streams[0])
-        _close(streams)
-        return states
+    def counts(self) -> list[int]:
+        """Process counts up to `largest_count` that divide every global batch."""
+        return list(counts_dividing(self.make_dataset(), range(1, self.largest_count + 1)))
 
-    def validate(self, count: int) -> list[Batch]:
-        """Global batches of a whole validation pass, read by `count` shares."""
-        dataset = self.make_dataset()
-        assert dataset.val is not None
-        passes = [list(dataset.val(DataPartition(index, count))) for index in range(count)]
-        assert len({len(batches) for batches in passes}) == 1, "processes see different numbers of validation steps"
-        return [whole_step(batches) for batches in zip(*passes, strict=True)]
+    def subject(self, counts: Sequence[int] | None = None) -> Subject:
+        """What the checks look at; by default at all process counts."""
+        if self.steps < 2:
+            raise TypeError(f"{type(self).__name__}.steps must be at least 2, got {self.steps}")
+        return Subject(make=self.make_dataset, steps=self.steps, counts=tuple(counts or self.counts()))
 
+    def _made(self, **wanted: Any) -> Dataset | None:
+        """The dataset with another seed or loading; None where there is no way to make it."""
+        takes = inspect.signature(self.make_dataset).parameters
+        if set(wanted) <= set(takes):
+            return cast("Any", self.make_dataset)(**wanted)
+        return varied(self.make_dataset(), **wanted)
 
-def whole_step(shares: Sequence[Mapping[str, Any]]) -> Batch:
-    """The global batch of a step from the batches of all its shares: row i of share p is row p + i * count."""
-    first = shares[0]
-    whole: Batch = {}
-    for name, value in first.items():
-        if isinstance(value, Mapping):
-            whole[name] = whole_step([cast("Mapping[str, Any]", share[name]) for share in shares])
-        else:
-            parts = [np.asarray(share[name]) for share in shares]
-            whole[name] = np.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:])
-    return whole
+    def _needs_one_order(self) -> None:
+        if self.position != "records":
+            skip("shares of this stream are cut from shards, so its steps differ with the process count")
 
+    def _needs_random_access(self) -> None:
+        if not self.random_access:
+            skip("the stream has no random access, so no order and no ids")
 
-def _streams(dataset: Dataset, count: int) -> list[RecordStream]:
-    streams = [dataset.train(DataPartition(index, count)) for index in range(count)]
-    for stream in streams:
-        assert isinstance(stream, RecordStream), "the suite tests record streams, which have a record position"
-    return cast("list[RecordStream]", streams)
+    def _needs_validation(self) -> None:
+        if self.make_dataset().val is None:
+            skip("the dataset has no validation")
 
-
-def _close(streams: Sequence[RecordStream]) -> None:
-    for stream in streams:
+    @staticmethod
+    def _read_and_close(dataset: Dataset) -> Any:
+        stream: Any = dataset.train(DataPartition())
+        taken(stream, 0)
         stream.close()
+        stream.close()
+        if dataset.val is not None:
+            with closing([dataset.val(DataPartition())]) as (batches,):
+                taken(batches, 0)
+        return stream
 
 
-def _rows(batch: Mapping[str, Any]) -> int:
-    return len(_arrays(batch)[0])
-
-
-def _arrays(batch: Mapping[str, Any]) -> list[Any]:
-    found: list[Any] = []
-    for value in batch.values():
-        found += _arrays(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else [value]
-    return found
+__all__ = ["StreamSuite", "whole_step"]

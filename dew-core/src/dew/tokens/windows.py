@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dew.data import checks
 from dew.data.dataset import Dataset
-from dew.data.errors import OptionsError, SourceError
+from dew.data.errors import OptionsError, SourceError, SplitError
 from dew.data.loading import Loading
 from dew.data.source import Indices
 from dew.tokens.access import CorpusOptions
@@ -192,9 +192,9 @@ def open_stretch(path: str, split: str, options: TokenOptions) -> tuple[TokenRea
         corpus = open_corpus(path, split, options)
         return corpus, 0, corpus.tokens
     if split not in {"train", "val"}:
-        raise OptionsError(
-            f"split {split!r} with val={val}: a fraction is cut from the split 'train' and read as 'val'; "
-            "to validate on another split, name it as val"
+        raise SplitError(
+            f"there is no split {split!r} with val={val}: a fraction is cut from the split 'train' and read as 'val', "
+            "so the splits are 'train' and 'val'; to validate on another one that is stored, name it as val"
         )
     if has_split(path, "val", options):
         raise OptionsError(
