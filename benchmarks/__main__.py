@@ -21,6 +21,9 @@ MODULES = (
     "chat",
     "hf",
     "tfds",
+    "tar",
+    "images",
+    "video",
 )
 
 

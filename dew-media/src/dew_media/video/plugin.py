@@ -1,29 +1,28 @@
-"""The plugin of the prefix `video`. This version states the prefix and its options; it reads no data."""
+"""The plugin of the prefix `video`. Importing it imports no decoder."""
 
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
-from dew.data.errors import ProviderError
 from dew.data.provider import LoadRequest, Provider, hookimpl
 from dew_media.video.options import VideoOptions
 
+if TYPE_CHECKING:
+    from dew_media.video.source import VideoSource
 
-def open_split(request: LoadRequest, split: str) -> NoReturn:
-    """Refuses: this version of dew-media has no video reader.
 
-    Raises:
-        ProviderError: always.
-    """
-    raise ProviderError(
-        f"'video/{request.name}' (split {split!r}) cannot be read: this version of dew-media only states the prefix "
-        "'video' and its options; install one that reads data: pip install --upgrade dew-media"
-    )
+def _open(request: LoadRequest, split: str) -> "VideoSource":
+    from dew_media.video.opening import open_split
+
+    options: VideoOptions = request.options
+    return open_split(request.name, split, options, layout=options.layout)
 
 
 VIDEO = Provider(
     prefix="video",
-    summary="video files (this version only states the prefix)",
+    summary="clips of video files in folders and tar shards, with sound, labels and captions",
     options=VideoOptions,
-    open=open_split,
+    open=_open,
+    cli="dew_media.video.cli:video",
+    show="dew_media.video.show:show",
 )
 
 
