@@ -38,9 +38,6 @@ class Checkpointable:
             iterators.register(type(self))
         return type(self)
 
-    def start_prefetch(self) -> None:
-        """For Grain's handler. Does nothing: a stream begins to read ahead with its first `next`."""
-
     async def save(self: _Positioned, directory: Any) -> Awaitable[None]:
         """Orbax's protocol: the position as it is now; the awaitable writes it, from process 0."""
         import json

@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -117,6 +118,10 @@ class Steps(Protocol):
 class Feed(Protocol):
     """Where a stream takes its batches from."""
 
+    def start(self) -> None:
+        """Begins to build ahead, where the feed does; `get` does so too."""
+        ...
+
     def get(self, step: int) -> Batch:
         """The batch of `step`; steps are asked for in order.
 
@@ -150,8 +155,13 @@ def open_feed(load: LoadStep, *, first: int, stop: int | None, loading: Loading,
         depth = max(1, depth)  # workers are owned by the read-ahead thread, so that close() can always end them
     if not depth:
         return DirectFeed(steps)
-    inline = steps is load
+    inline = always if steps is load else None
     return ReadAheadFeed(steps, first=first, stop=stop, depth=depth, memory=memory, inline=inline)
+
+
+def always() -> bool:
+    """For a feed whose steps any thread may build at any time."""
+    return True
 
 
 class DirectFeed:
@@ -161,6 +171,9 @@ class DirectFeed:
         self._steps = steps
         self._closed = False
         self._building = threading.RLock()  # reentrant for a close() out of a signal handler
+
+    def start(self) -> None:
+        """Nothing is built ahead."""
 
     def get(self, step: int) -> Batch:
         """The batch of `step`, built here."""
@@ -192,18 +205,26 @@ class ReadAheadFeed:
     Free slots go to the thread through one queue and built steps come back through another: nothing polls, and either
     side sleeps when it has nothing to do. A hand-off between threads costs tens of microseconds and a fight for the
     interpreter's lock, so steps that are built faster than that (token windows in the page cache) are built by the
-    consumer itself, until one is slow again; `inline=False` forbids it.
+    consumer itself, until one is slow again. Never two threads build at once. `inline` says in the consumer's thread
+    whether that one may build; None forbids it.
     """
 
     def __init__(
-        self, steps: Steps, *, first: int, stop: int | None, depth: int, memory: int, inline: bool = True
+        self,
+        steps: Steps,
+        *,
+        first: int,
+        stop: int | None,
+        depth: int,
+        memory: int,
+        inline: Callable[[], bool] | None = always,
     ) -> None:
         self._steps = steps
         self._stop = stop
         self._depth = depth
         self._memory = memory
         self._may_inline = inline
-        self._inline = False
+        self._inline = False  # whose turn it is: the consumer's, if True
         self._inline_thread: threading.Thread | None = None
         self._building = threading.Lock()
         self._freed = False
@@ -214,19 +235,26 @@ class ReadAheadFeed:
         self._begin: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._slots.put(True)
         self._begin.put(first)
-        # Started by the first get(): a Ctrl-C before the stream knows this feed must not leave a thread behind.
+        # Started later: a Ctrl-C before the stream knows this feed must not leave a thread behind.
         self._thread = threading.Thread(target=self._run, name="dew-read-ahead", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread, once."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def get(self, step: int) -> Batch:
         """The next built step; raises what building it raised."""
+        if self._inline and self._may_inline is not None and not self._may_inline():
+            self._inline, self._may_inline = False, None  # for good: else it would be offered again and again
+            self._begin.put(step)
         if self._inline:
             return self._build_here(step)
-        if self._thread.ident is None:
-            self._thread.start()
+        self.start()
         built = self._built.get()
         if built is None:
             self._inline = True
-            return self._build_here(step)
+            return self.get(step)
         if isinstance(built, BaseException):
             raise built
         self._slots.put(True)
@@ -294,7 +322,7 @@ class ReadAheadFeed:
             del batch  # else it would stay alive while this thread waits
             step += 1
             quick = quick + 1 if seconds < _QUICK_SECONDS else 0
-            if self._may_inline and quick == _QUICK_STEPS:
+            if quick == _QUICK_STEPS and self._may_inline is not None:
                 return True
         return False
 

@@ -3,11 +3,13 @@
 import abc
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import ClassVar, NoReturn, Self
 
+from dew.data import metrics
 from dew.data.dataset import Batch
 from dew.data.errors import OptionsTypeError, SourceError, StreamBusyError, StreamClosedError
 from dew.data.loading import Feed, Loading, open_feed
@@ -19,10 +21,17 @@ class StepStream(Iterator[Batch]):
 
     After one failed step every later `next` raises the same error. Streams are context managers; `close()` is
     idempotent. A stream belongs to the process that made it and to one consumer at a time.
+
+    Attributes:
+        counts: what was handed out so far; `dew.data.metrics` adds up those of all streams.
+        kind: `"train"` or `"validation"`, as the metrics call it.
     """
+
+    kind: ClassVar[str] = metrics.TRAIN
 
     def __init__(self, loading: Loading) -> None:
         self._loading = loading
+        self.counts = metrics.Counts(self.kind)
         self._feed: Feed | None = None
         self._feed_step: int | None = None
         self._error: BaseException | None = None
@@ -50,6 +59,18 @@ class StepStream(Iterator[Batch]):
         self._closed = True
         self._drop_feed()
 
+    def start_prefetch(self) -> None:
+        """Begins to read ahead now, and not with the first `next`; Grain's checkpoint handler calls it after a restore.
+
+        With `read_buffer=0` nothing is ever read ahead, and nothing begins.
+        """
+        self._check_usable()
+        with self._turn:
+            begun = self._feed is not None and self._feed_step == self._step
+            if not begun and (self._stop is None or self._step < self._stop):
+                self._open(self._step, self._stop, self._load_step()).start()
+                self._feed_step = self._step
+
     def __next__(self) -> Batch:
         self._check_usable()
         if not self._turn.acquire(blocking=False):
@@ -58,9 +79,13 @@ class StepStream(Iterator[Batch]):
                 "make a stream of its own for each thread, or let one thread hand the batches out"
             )
         try:
+            if metrics.every and self.counts.steps % metrics.every == 0:
+                self.counts.log(self)
+            asked = time.perf_counter()
             batch = self._take(self._step, self._stop, self._load_step)
         finally:
             self._turn.release()
+        self.counts.delivered(batch, time.perf_counter() - asked)
         self._step += 1  # not earlier: a Ctrl-C before this line has the step read again
         return batch
 
@@ -115,6 +140,7 @@ class StepStream(Iterator[Batch]):
 
     def _open(self, step: int, stop: int | None, load: LoadStep) -> Feed:
         self._drop_feed()
+        self.counts.begin(self, self)
         picked = self._loading.picked(whole_steps=load.builds_whole_steps)
         feed = open_feed(load.with_threads(picked.threads), first=step, stop=stop, loading=self._loading, picked=picked)
         self._end.feed = self._feed = feed
@@ -135,6 +161,7 @@ class StepStream(Iterator[Batch]):
             for note in notes:
                 error.add_note(note)
         self._error, self._traceback = error, error.__traceback__
+        self.counts.errors += 1
         try:
             self._drop_feed()
         except Exception as closing:  # must not take the place of the first error
