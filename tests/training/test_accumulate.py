@@ -134,9 +134,38 @@ class TestAccumulate:
         assert int(accumulate(loss, jnp.float32(1), parts, with_mass=True)[2]) == 3 * one
         small = {"n": jnp.full((3, 1), 200, jnp.uint8)}
         assert int(accumulate(loss, jnp.float32(1), small, with_mass=True)[2]) == 600
-        many = {"n": jnp.full((2, 1), 2**30, jnp.int32)}
+
+    @pytest.mark.parametrize("masses", [[2**30] * 2, [2**30] * 4, [2**30] * 5, [2**31 - 1] * 9, [2**31 - 1, 1]])
+    @pytest.mark.parametrize("jitted", [False, True])
+    def test_more_targets_than_an_integer_of_jax_holds(self, masses: list[int], jitted: bool) -> None:
+        def loss(params: jax.Array, batch: Any) -> tuple[jax.Array, jax.Array]:
+            return params * batch[0].astype(jnp.float32), batch[0]
+
+        parts = jnp.array(masses, jnp.int32)[:, None]
+        step = jax.jit(accumulate, static_argnums=0) if jitted else accumulate
+        value, slope = step(loss, jnp.float32(3), parts)
+        np.testing.assert_allclose([value, slope], [3, 1], rtol=1e-6)
+        value, slope, mass = accumulate(loss, jnp.float32(3), parts, with_mass=True)
+        np.testing.assert_allclose([value, slope], [3, 1], rtol=1e-6)
         with pytest.raises(FieldError, match="mass of this step is -2147483648: a negative mass, or more targets than"):
-            accumulate(loss, jnp.float32(1), many)
+            check_mass(mass)
+        with jax.enable_x64(True):
+            wide = jnp.array(masses, jnp.int64)[:, None]
+            assert int(accumulate(loss, jnp.float32(3), wide, with_mass=True)[2]) == sum(masses)
+
+    @pytest.mark.parametrize("dtype", ["int8", "int32", "uint32", "int64"])
+    def test_masses_of_any_integers(self, dtype: str) -> None:
+        def loss(params: jax.Array, batch: Any) -> tuple[jax.Array, jax.Array]:
+            return params, batch[0]
+
+        with jax.enable_x64(True):
+            top = int(jnp.iinfo(dtype).max) >> (8 if dtype == "int64" else 0)
+            parts = jnp.array([[top], [0], [3], [top], [1]], dtype)
+            words = accumulate(loss, jnp.float64(1), parts, with_mass=True)
+            assert float(words[0]) == pytest.approx(4 / (2 * top + 4))
+            assert int(words[2]) == (2 * top + 4 if 2 * top + 4 < 2**31 or dtype == "int64" else -(2**31))
+            with pytest.raises(FieldError, match="mass of this step is -"):
+                accumulate(loss, jnp.float64(1), jnp.array([[1], [-2]], "int32"))
 
     def test_short_floats_are_summed_in_long_ones(self) -> None:
         def loss(params: jax.Array, batch: Any) -> tuple[jax.Array, jax.Array]:
@@ -226,7 +255,7 @@ def train(member: Any) -> Any:
         return accumulate(summed, params, inside)
 
     value, grads = step(make_params(), parts)
-    dark = microbatches(shard_batch(mesh, host | {"mask": np.zeros_like(host["mask"])}), PARTS)
+    dark = microbatches(shard_batch(mesh, host | {"mask": np.zeros_like(host["mask"])}, global_batch=ROWS), PARTS)
     try:
         jax.block_until_ready(step(make_params(), dark))
         said = "nothing"

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import numpy as np
 import pytest
 
 from dew.data import DataPartition, Loading, from_records
-from dew.data.errors import PositionError
-from dew.data.stream import RecordStream
+from dew.data.errors import PositionError, StreamClosedError
+from dew.data.stream import RecordStream, train_stream, validation_pass
 
 ROWS, BATCH = 48, 8
 
@@ -47,6 +48,7 @@ def test_grains_handler_saves_and_restores_a_stream(tmp_path: Path) -> None:
 
 GRAIN_LATE = """
 import sys
+import threading
 import numpy as np
 from dew.data import DataPartition, from_records
 stream = from_records({"x": np.arange(8)}, batch=4).train(DataPartition())
@@ -87,3 +89,59 @@ def test_orbax_saves_and_restores_a_stream_as_one_of_its_own(tmp_path: Path) -> 
                 v1.load_checkpointables(tmp_path / "3", {"data": reader})
             assert isinstance(caught.value.__cause__, PositionError)
             assert named in str(caught.value.__cause__)
+
+
+class Watched(list[Any]):
+    """Records that tell when they are read."""
+
+    def __init__(self) -> None:
+        super().__init__({"x": np.int32(number)} for number in range(ROWS))
+        self.read = threading.Event()
+
+    def __getitem__(self, index: Any) -> Any:
+        self.read.set()
+        return super().__getitem__(index)
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("dew-")]
+
+
+def test_reading_ahead_begins_when_asked(tmp_path: Path) -> None:
+    """Grain's handler asks for it after a restore, so that data are there when the model is."""
+    import grain
+    import orbax.checkpoint as ocp
+
+    source = Watched()
+    with train_stream(source, batch=BATCH, loading=Loading(workers=0)) as data, stream() as plain:
+        assert not source.read.is_set()
+        with ocp.CheckpointManager(tmp_path) as manager:
+            manager.save(3, args=ocp.args.Composite(data=grain.checkpoint.CheckpointSave(data)))
+            manager.wait_until_finished()
+            manager.restore(3, args=ocp.args.Composite(data=grain.checkpoint.CheckpointRestore(data)))
+        assert source.read.wait(60)
+        saved = data.get_state()
+        assert saved["records"] == 0, "read ahead, not delivered"
+        data.start_prefetch()
+        assert threads().count("dew-read-ahead") == 1, "one call is enough"
+        assert [rows(next(data)) for _ in range(5)] == [rows(next(plain)) for _ in range(5)]
+        data.set_state(saved)
+        data.start_prefetch()
+        assert rows(next(data)) == expected(0, 1)[0]
+    assert threads() == []
+    with pytest.raises(StreamClosedError, match="this stream was closed"):
+        data.start_prefetch()
+
+
+def test_where_nothing_is_read_ahead_nothing_begins() -> None:
+    source = Watched()
+    with train_stream(source, batch=BATCH, loading=Loading(workers=0, threads=1, read_buffer=0)) as data:
+        data.start_prefetch()
+        assert not source.read.is_set()
+        assert rows(next(data)) == expected(0, 1)[0]
+    with validation_pass(source, batch=ROWS, loading=Loading(workers=0)) as once:
+        assert len(list(once)) == 1
+        once.start_prefetch()
+        assert threads() == [], "there is nothing left to read"
+        with pytest.raises(StopIteration):
+            next(once)

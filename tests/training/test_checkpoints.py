@@ -3,6 +3,8 @@
 import json
 import random
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +278,69 @@ def test_a_damaged_position_is_refused(saved: Path, damage: Any, error: type[Exc
         assert data.position.step == 0
         assert checkpoints.restore({"w": 0}, data, step=1) == (1, {"w": 1})
         assert data.position.step == 1
+
+
+def test_a_state_of_an_own_iterator_is_not_for_a_record_stream(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path) as checkpoints, stream() as data:
+        checkpoints.save(3, {"w": 3}, Shard(30), wait=True)
+        for source in (data, DevicePrefetch(stream())):
+            words = (
+                r"step 3 of .* was saved while the data came from an iterator of somebody's own, whose state was "
+                r"{'offset': 30}; (RecordStream|DevicePrefetch)\(.* counts records, .* restart_data=True"
+            )
+            with pytest.raises(PositionMismatchError, match=words) as caught:
+                checkpoints.restore({"w": 0}, source)
+            assert (caught.value.part, caught.value.saved, caught.value.current) == ("kind", "shard", "records")
+            assert checkpoints.restore({"w": 0}, source, restart_data=True) == (3, {"w": 3})
+            source.close()
+
+
+def test_a_record_position_is_not_for_an_own_iterator(saved: Path) -> None:
+    with Checkpoints(saved) as checkpoints, pytest.raises(KeyError, match="offset") as caught:
+        checkpoints.restore({"w": 0}, Shard())
+    assert "step 2 of" in caught.value.__notes__[-1]
+    assert "was saved by a record stream of Dew; Shard is to go on from it" in caught.value.__notes__[-1]
+
+
+def test_an_empty_folder_is_no_checkpoint(saved: Path) -> None:
+    (saved / "3").mkdir()
+    with Checkpoints(saved) as checkpoints, stream() as data:
+        assert (checkpoints.steps(), checkpoints.latest()) == ([1, 2], 2)
+        assert checkpoints.restore({"w": 0}, data) == (2, {"w": 2})
+        assert (saved / "3").exists(), "a reader deletes nothing"
+        next(data)
+        checkpoints.save(3, {"w": 3}, data, wait=True)
+        assert checkpoints.restore({"w": 0}, data) == (3, {"w": 3})
+
+
+def test_looking_while_the_run_takes_old_ones_away(tmp_path: Path) -> None:
+    """Another process may look at any moment: it finds each step whole, or not at all."""
+    done = threading.Event()
+    found = list[list[int]]()
+
+    def look() -> None:
+        watching = Checkpoints(tmp_path)
+        while not done.is_set():
+            found.append(watching.steps())
+
+    with ThreadPoolExecutor(1) as pool, Checkpoints(tmp_path, keep=1) as checkpoints:
+        looking = pool.submit(look)
+        for step in range(1, 11):
+            checkpoints.save(step, {"w": step}, None, wait=True)
+        done.set()
+        looking.result()
+    latest = [max(steps) for steps in found if steps]
+    assert latest == sorted(latest)
+
+
+def test_a_checkpoint_whose_model_is_gone_is_named(saved: Path) -> None:
+    shutil.rmtree(saved / "2" / "state")
+    with Checkpoints(saved) as checkpoints, stream() as data:
+        words = rf"{saved}/2 is damaged: it has no folder 'state', .* step= one of \[1\], or move that folder away"
+        with pytest.raises(CheckpointError, match=words):
+            checkpoints.restore({"w": 0}, data)
+        assert data.position.step == 0, "the stream was moved all the same"
+        assert checkpoints.restore({"w": 0}, data, step=1) == (1, {"w": 1})
 
 
 def test_a_checkpoint_without_a_position_is_refused(tmp_path: Path, saved: Path) -> None:

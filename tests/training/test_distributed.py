@@ -243,6 +243,7 @@ def refused(member: Any) -> Any:
         "unknown": lambda: data_partition(Mesh(np.array(devices), ("x",)), PartitionSpec("y")),
         "type": lambda: data_partition(Mesh(np.array(devices), ("x",)), "x"),  # type: ignore[arg-type]
         "whole batch": lambda: shard_batch(rows, eight, global_batch=8),
+        "nobody said": lambda: shard_batch(rows, eight),
         "too few rows": lambda: shard_batch(rows, {"id": np.arange(2, dtype=np.int32)}, global_batch=8),
         "indivisible": lambda: shard_batch(rows, {"id": np.arange(3, dtype=np.int32)}),
         "indivisible batch": lambda: shard_batch(rows, {"id": np.arange(3, dtype=np.int32)}, global_batch=6),
@@ -274,6 +275,9 @@ def test_what_is_refused(run_pool: Any) -> None:
         "type": "OptionsTypeError: batch_spec must be a PartitionSpec or None, got 'x'",
         "whole batch": r"FieldError: field 'x\.id' has 8 rows, 4 expected: one of 2 shares of a global batch of 8; "
         "these are the rows of all processes",
+        "nobody said": r"FieldError: field 'x\.id' has 8 rows here, in one of 2 processes, .* of how many: "
+        r"pass global_batch=16 if they are one of 2 shares of the step, as data_partition\(mesh\) gives; "
+        "if the step has 8 rows in all, read a share of it and pass global_batch=8",
         "too few rows": "FieldError: field 'id' has 2 rows, 4 expected: one of 2 shares of a global batch of 8$",
         "indivisible": "PartitionError: a global batch of 6 rows does not divide over the 4 row shards",
         "indivisible batch": "PartitionError: a global batch of 6 rows .* 4 row shards .* use a batch of 4 or 8",

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import Mesh
 
 from dew.data.errors import FieldError, OptionsError, OptionsTypeError, PartitionError
-from dew.training import Placement, build_mesh, microbatches, shard_batch
+from dew.training import Placement, build_mesh, data_partition, microbatches, shard_batch
 
 ROWS = 4
 
@@ -167,6 +167,38 @@ def test_rows(mesh: Mesh) -> None:
         shard_batch(mesh, {"x": field("int32")}, batch_axes="rows")
 
 
+def test_what_is_known_of_one_batch_is_not_assumed_of_another(mesh: Mesh) -> None:
+    """Checks are made once for each combination of what they look at, and of nothing less."""
+    good = {"x": field("int32"), "y": field("float32", 3)}
+    for _ in range(2):
+        shard_batch(mesh, good)
+        with pytest.raises(FieldError, match=r"field 'x' is .* int64, which JAX would make int32"):
+            shard_batch(mesh, {**good, "x": field("int64")})
+        with jax.enable_x64(True):
+            assert shard_batch(mesh, {**good, "x": field("int64")})["x"].dtype == np.int64
+        with pytest.raises(FieldError, match="field 'y' has 3 rows and 'x' has 4"):
+            shard_batch(mesh, {**good, "y": field("float32", 3)[:3]})
+        with pytest.raises(FieldError, match="8 expected"):
+            shard_batch(mesh, good, global_batch=8)
+        with pytest.raises(FieldError, match=">i4"):
+            shard_batch(mesh, {**good, "x": field(">i4")})
+        with pytest.raises(OptionsError, match="names the field 'z'"):
+            shard_batch(mesh, good, placement=Placement(narrow={"z"}))
+        assert shard_batch(mesh, {**good, "x": field("int64")}, placement=Placement(narrow={"x"}))["x"].dtype == "int32"
+        assert shard_batch(mesh, {}) == {}
+
+
+def test_equal_placements_are_one() -> None:
+    one, other = (Placement(sequence=pairs, narrow={"x"}) for pairs in ({"a": 1, "b": 2}, {"b": 2, "a": 1}))
+    assert (one, hash(one)) == (other, hash(other))
+    assert one != Placement(sequence={"a": 1, "b": 1}, narrow={"x"})
+
+
+def test_names_with_dots_are_not_taken_for_nested_ones(mesh: Mesh) -> None:
+    placed = shard_batch(mesh, {"a.b": np.zeros(2, np.int32), "a": {"b": np.ones(2, np.int32)}})
+    assert (int(placed["a.b"].sum()), int(placed["a"]["b"].sum())) == (0, 2)
+
+
 class TestSequence:
     def test_unshifted_fields_are_refused(self, mesh: Mesh) -> None:
         batch = {"pair": {"text": field("int32", 129)}}
@@ -232,7 +264,7 @@ def reuse_buffers(member: Any) -> Any:
                 for _ in range(3):
                     buffer[...] = 1
                     batch = {"x": buffer, "scalar": buffer[0, 0]}
-                    placed = shard_batch(layout, batch)
+                    placed = shard_batch(layout, batch, global_batch=8 * data_partition(layout).count)
                     buffer[...] = 2
                     for array in placed.values():
                         changed += sum(int((np.asarray(shard.data) != 1).any()) for shard in array.addressable_shards)
@@ -273,7 +305,7 @@ def place_sequences(member: Any) -> Any:
     parts = microbatches(placed, 2)
     said = ""
     try:
-        shard_batch(mesh, {"inputs": text}, placement=Placement(sequence={"inputs": 1}))
+        shard_batch(mesh, {"inputs": text}, placement=Placement(sequence={"inputs": 1}), global_batch=2)
     except FieldError as error:
         said = str(error)
     return {

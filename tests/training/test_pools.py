@@ -463,6 +463,8 @@ def check_own_iterators(member: Any) -> Any:
     found["uneven"] = {name: value for name, value in validated(OwnPass).items() if name.endswith("/x")}
     found["unmasked"] = refused(lambda: validated(unmasked))
     found["ragged"] = refused(lambda: validated(ragged))
+    every = Dataset(train=Counting, val=lambda _: iter([{"x": np.arange(BATCH, dtype=np.int32)}]), batch=BATCH)
+    found["whole pass"] = refused(lambda: validated(every))
 
     # A mesh on which both processes hold all rows, and each half of the model.
     sharded = fit(plain, mesh=build_mesh(tensor=4))
@@ -486,6 +488,7 @@ def test_iterators_of_a_users_own(run_pool: RunPool, tmp_path: Path) -> None:
         assert found["uneven"] == {"own/x": mean, "val/x": mean}
         assert "'own' ended after 2 batches in the processes [1]" in found["unmasked"], found["unmasked"]
         assert "would be [[4]] in process 0 and [[8]] in process 1" in found["ragged"], found["ragged"]
+        assert "a batch of the validation set 'own' has 8 rows in this process, at most 4" in found["whole pass"]
         assert found["readers"]
         assert found["closed"]
     with Checkpoints(tmp_path / "run") as checkpoints:

@@ -1,6 +1,9 @@
 """`DevicePrefetch`: the position of what was delivered, errors in their turn, and an end from any state."""
 
+import collections
+import contextvars
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -9,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,6 +52,27 @@ def until(true: Callable[[], bool]) -> None:
 
 def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("dew-")]
+
+
+class Quick(RecordStream):
+    """A stream that notes which threads read it."""
+
+    def __init__(self, setup: Any) -> None:
+        super().__init__(setup)
+        self.readers: set[str] = set()
+
+    def __next__(self) -> Any:
+        self.readers.add(threading.current_thread().name)
+        return super().__next__()
+
+
+def quick_stream(monkeypatch: pytest.MonkeyPatch, **limits: float) -> Quick:
+    """A stream whose steps are never too slow to be read by the consumer, however busy the machine is."""
+    from dew.data import loading
+
+    for name, seconds in ({"_QUICK_SECONDS": 1e9, "_SLOW_SECONDS": 1e9} | limits).items():
+        monkeypatch.setattr(loading, name, seconds)
+    return Quick(stream()._setup)
 
 
 class Counted:
@@ -177,6 +202,200 @@ def test_one_thread_reads_and_places_never_more_than_depth_ahead() -> None:
     assert threading.get_ident() not in placing
 
 
+HERE = threading.main_thread().name
+AHEAD = "dew-read-ahead"
+
+
+def test_quick_batches_are_read_and_placed_by_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, placing = quick_stream(monkeypatch), list[str]()
+
+    def place(batch: Any) -> Any:
+        placing.append(threading.current_thread().name)
+        return batch
+
+    whole = expected(31)
+    with DevicePrefetch(source, place, depth=2) as prefetch:
+        states = list[Any]()
+        for step in range(30):
+            states.append(prefetch.get_state())
+            assert states[-1]["records"] == 4 * step
+            assert rows(next(prefetch)) == whole[step]
+        assert placing == [AHEAD] * 8 + [HERE] * 22
+        assert source.readers == {AHEAD, HERE}
+        prefetch.set_state(states[29])
+        assert [rows(next(prefetch)) for _ in range(2)] == whole[29:31]
+    assert threads() == []
+
+
+def test_slow_batches_go_back_to_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, placing = quick_stream(monkeypatch, _SLOW_SECONDS=0.0), list[str]()
+
+    def place(batch: Any) -> Any:
+        placing.append(threading.current_thread().name)
+        return batch
+
+    with DevicePrefetch(source, place) as prefetch:
+        assert [rows(next(prefetch)) for _ in range(40)] == expected(40)
+    assert placing[:36] == ([AHEAD] * 8 + [HERE]) * 4
+
+
+def test_only_one_thread_places_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Owners change all the time, and whatever `place` counts is counted in order."""
+    source, numbers = quick_stream(monkeypatch, _SLOW_SECONDS=20e-6), list[int]()
+    inside = threading.Lock()
+
+    def place(batch: Any) -> Any:
+        assert inside.acquire(blocking=False), "two threads place at once"
+        numbers.append(len(numbers))
+        inside.release()
+        return numbers[-1], rows(batch)
+
+    with DevicePrefetch(source, place, depth=3) as prefetch:
+        got = [next(prefetch) for _ in range(2000)]
+    assert [number for number, _ in got] == list(range(2000))
+    with stream() as alone:
+        assert [each for _, each in got] == [rows(next(alone)) for _ in range(2000)]
+
+
+def test_errors_and_ctrl_c_while_the_consumer_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults: dict[int, BaseException] = {11: KeyboardInterrupt(), 20: KeyError("the device is full")}
+    placed = itertools.count()
+
+    def place(batch: Any) -> Any:
+        if fault := faults.pop(next(placed), None):
+            raise fault
+        return batch
+
+    whole = expected(30)
+    with DevicePrefetch(quick_stream(monkeypatch), place) as prefetch:
+        assert [rows(next(prefetch)) for _ in range(11)] == whole[:11]
+        with pytest.raises(KeyboardInterrupt):
+            next(prefetch)
+        assert [rows(next(prefetch)) for _ in range(8)] == whole[11:19]
+        for _ in range(2):
+            with pytest.raises(KeyError, match="the device is full"):
+                next(prefetch)
+        assert prefetch.get_state()["records"] == 4 * 19
+    assert threads() == []
+
+
+def test_the_surroundings_of_place_are_those_of_a_new_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    import jax
+
+    kind = contextvars.ContextVar("kind", default="new")
+    found = list[tuple[str, bool, str]]()
+
+    def place(batch: Any) -> Any:
+        found.append((kind.get(), jax.config.read("jax_enable_x64"), threading.current_thread().name))
+        return batch
+
+    kind.set("consumer's")
+    with DevicePrefetch(quick_stream(monkeypatch), place) as prefetch:
+        for _ in range(12):
+            next(prefetch)
+        with jax.enable_x64(True):
+            for _ in range(12):
+                next(prefetch)
+    assert {(kind, wide) for kind, wide, _ in found} == {("new", False)}
+    assert [thread for _, _, thread in found[:24]] == [AHEAD] * 8 + [HERE] * 4 + [AHEAD] * 12
+
+
+@pytest.mark.parametrize("guard", ["disallow", "disallow_explicit"])
+def test_a_guard_around_the_step_does_not_reach_place(monkeypatch: pytest.MonkeyPatch, guard: str) -> None:
+    import jax
+
+    with DevicePrefetch(quick_stream(monkeypatch), jax.device_put) as prefetch:
+        for _ in range(12):
+            next(prefetch)
+        with jax.transfer_guard(guard):
+            batch = next(prefetch)
+    assert isinstance(batch["x"], jax.Array)
+
+
+def test_close_while_the_consumer_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    placing, gate = threading.Event(), threading.Event()
+    caught = list[BaseException]()
+
+    def place(batch: Any) -> Any:
+        if threading.current_thread().name == "consumer":
+            placing.set()
+            assert gate.wait(60)
+        return batch
+
+    source = quick_stream(monkeypatch)
+    prefetch = DevicePrefetch(source, place)
+
+    def consume() -> None:
+        try:
+            while True:
+                next(prefetch)
+        except BaseException as error:
+            caught.append(error)
+
+    consumer = threading.Thread(target=consume, name="consumer")
+    consumer.start()
+    assert placing.wait(60)
+    threading.Timer(0.1, gate.set).start()
+    prefetch.close()
+    consumer.join()
+    assert isinstance(caught[0], StreamClosedError)
+    assert threads() == []
+    with pytest.raises(StreamClosedError, match="this stream was closed"):
+        next(source)
+
+
+@pytest.mark.parametrize("name", [HERE, AHEAD])
+def test_close_out_of_place_itself(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """As a signal handler may, in the thread that it interrupts."""
+    prefetch: DevicePrefetch
+
+    def place(batch: Any) -> Any:
+        if threading.current_thread().name == name:
+            prefetch.close()
+        return batch
+
+    prefetch = DevicePrefetch(quick_stream(monkeypatch), place)
+    with pytest.raises(StreamClosedError):
+        collections.deque(prefetch, maxlen=0)
+    until(lambda: threads() == [])
+
+
+def test_a_buffer_that_its_source_reuses_changes_no_array() -> None:
+    import jax
+
+    from dew.training import build_mesh, shard_batch
+
+    mesh = build_mesh(devices=jax.devices()[:1])
+    memory = np.zeros(64 * 33, np.int32)
+    start = -memory.ctypes.data % 64 // 4
+    for buffer in (memory[start : start + 2048], memory[start + 1 : start + 2049]):  # where JAX would share it, or not
+
+        def numbers(buffer: Any = buffer) -> Iterator[Any]:
+            for number in range(40):
+                buffer[...] = number
+                yield {"x": buffer}
+
+        for any_thread in (None, True):
+            with DevicePrefetch(numbers(), lambda batch: shard_batch(mesh, batch), any_thread=any_thread) as prefetch:
+                placed = [batch["x"] for batch in prefetch]
+            assert [np.unique(array).tolist() for array in placed] == [[number] for number in range(40)]
+
+
+def test_an_iterator_of_somebodys_own_is_read_by_one_thread_unless_it_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quick_stream(monkeypatch).close()
+    for any_thread, readers in ((None, 1), (True, 2), (False, 1)):
+        source = Counted()
+        with DevicePrefetch(source, any_thread=any_thread) as prefetch:
+            assert [next(prefetch) for _ in range(30)] == list(range(30))
+        assert len(source.readers) == readers
+    placing = list[str]()
+    with DevicePrefetch(iter([1] * 30), lambda batch: placing.append(threading.current_thread().name)) as prefetch:
+        assert len(list(prefetch)) == 30
+    assert set(placing) == {AHEAD, HERE}
+
+
 def test_the_end_of_the_data_stays_the_end() -> None:
     with DevicePrefetch(Counted(end=3)) as prefetch:
         assert list(prefetch) == [0, 1, 2]
@@ -252,9 +471,15 @@ def test_waiting_is_counted() -> None:
 def interrupt_next(prefetch: Any) -> None:
     """Sends Ctrl-C to this process while its main thread waits in `next`."""
     main = threading.get_ident()
+    stat = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
+
+    def waits() -> bool:
+        sleeps = not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "S"
+        return sleeps and sys._current_frames()[main].f_code.co_name == "get"
 
     def send() -> None:
-        until(lambda: sys._current_frames()[main].f_code.co_name == "get")
+        # Twice: a signal in the moment before the wait begins would not end it; Python looks for signals before.
+        until(lambda: waits() and not time.sleep(0.05) and waits())
         os.kill(os.getpid(), signal.SIGINT)
 
     sender = threading.Thread(target=send)

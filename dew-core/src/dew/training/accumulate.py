@@ -43,12 +43,13 @@ def accumulate(
 
     Equal to `loss` on the whole batch, total / mass, up to the order of floating point sums, however the targets are
     spread. Totals and gradients are summed in float32 or wider. A microbatch of mass 0 adds nothing, whatever its total
-    is. Meant to be called inside a jitted step.
+    is. Masses are added up in 64 bits, whatever integers JAX has. Meant to be called inside a jitted step.
 
     A step without any target is an error, never NaN. Outside jit it is raised at once. Inside, the step's results raise
     a `jax.errors.JaxRuntimeError` with the same message, on every process; this costs nothing until it happens, except
     that JAX does not keep such a program in its compilation cache on disk. With `with_mass=True` the mass is returned,
-    value and gradients of an empty step are 0, and the caller gives the mass to `check_mass` outside jit.
+    value and gradients of an empty step are 0, and the caller gives the mass to `check_mass` outside jit. A sum that
+    the mass's dtype does not hold is returned as its lowest number, which `check_mass` refuses.
 
     Args:
         loss: `(params, microbatch) -> (total, mass)`, the mass an integer scalar: float32 stops counting at 2^24.
@@ -70,23 +71,22 @@ def accumulate(
     def add(sums: Any, part: Any) -> tuple[Any, None]:
         (total, mass), slopes = slope(params, part)
         # Selected, not multiplied: what is left out may be NaN.
-        counted = jax.tree.map(
-            functools.partial(jnp.where, mass != 0), (total, mass, slopes), _zeros((total, mass, slopes))
-        )
-        return _plus(sums, counted), None
+        new = jax.tree.map(functools.partial(jnp.where, mass != 0), (total, slopes), _zeros((total, slopes)))
+        return (_plus(sums[0], new), _counted(sums[1], mass)), None
 
-    whole = jnp.int64 if mass_shape.dtype.itemsize == 8 else jnp.int32
-    start = (jnp.zeros((), _wide(total_shape.dtype)), jnp.zeros((), whole), _zeros(params, _wide))
-    (total, mass, slopes), _ = jax.lax.scan(add, start, microbatches)
-    divisor = jnp.maximum(mass, 1)  # an empty step is reported below, and is not to make NaN before
-    value, grads = total / divisor.astype(total.dtype), _divided(slopes, divisor, params)
+    start = (jnp.zeros((), _wide(total_shape.dtype)), _zeros(params, _wide))
+    ((total, slopes), words), _ = jax.lax.scan(add, (start, _no_targets()), microbatches)
+    divisor = functools.partial(_divisor, words)  # 1 in an empty step, which is reported below, and not to make NaN
+    value, grads = total / divisor(total.dtype), _divided(slopes, divisor, params)
+    mass = _whole(words, jnp.int64 if mass_shape.dtype.itemsize == 8 else jnp.int32)
     if with_mass:
         return value, grads, mass
-    if isinstance(mass, Tracer):
+    none = (words[0] < 0) | ((words[0] == 0) & (words[1] == 0))  # more than the mass's dtype holds are well divided
+    if isinstance(none, Tracer):
         # On each device with its own copy of the mass, so that every process raises, not only the first.
         report: Callable[..., None] = functools.partial(jax.debug.callback, check_mass, partitioned=True)
-        jax.lax.cond(mass < 1, report, _nothing, mass)
-    else:
+        jax.lax.cond(none, report, _nothing, mass)
+    elif none:
         check_mass(mass)
     return value, grads
 
@@ -131,7 +131,7 @@ def accumulate_mean(
 
     start = (jnp.zeros((), _wide(value_shape.dtype)), _zeros(params, _wide))
     (value, slopes), _ = jax.lax.scan(add, start, microbatches)
-    return value / count, _divided(slopes, jnp.asarray(count), params)
+    return value / count, _divided(slopes, jnp.asarray(count).astype, params)
 
 
 def microbatches(batch: Mapping[str, Any], count: int) -> Batch:
@@ -299,13 +299,43 @@ def _plus(sums: Any, new: Any) -> Any:
     return jax.tree.map(plus, sums, new)
 
 
-def _divided(sums: Any, divisor: jax.Array, like: Any) -> Any:
-    """The sums over `divisor`, in the dtypes of `like`."""
+def _divided(sums: Any, divisor: Callable[[Any], jax.Array], like: Any) -> Any:
+    """The sums over `divisor(dtype)`, in the dtypes of `like`."""
 
     def divided(total: Any, param: Any) -> Any:
-        return (total / divisor.astype(total.dtype)).astype(jnp.result_type(param))
+        return (total / divisor(total.dtype)).astype(jnp.result_type(param))
 
     return jax.tree.map(divided, sums, like)
+
+
+# A number of targets in 64 bits, two's complement, as (high int32, low uint32): JAX has no int64 unless it is told to.
+
+
+def _no_targets() -> tuple[jax.Array, jax.Array]:
+    return jnp.zeros((), jnp.int32), jnp.zeros((), jnp.uint32)
+
+
+def _counted(words: tuple[jax.Array, jax.Array], mass: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The words with `mass` added, an integer of any dtype."""
+    high, low = words
+    above = (mass >> 32) if mass.dtype.itemsize == 8 else jnp.where(mass < 0, -1, 0)
+    added = low + mass.astype(jnp.uint32)
+    return high + above.astype(jnp.int32) + (added < low).astype(jnp.int32), added
+
+
+def _divisor(words: tuple[jax.Array, jax.Array], dtype: Any) -> jax.Array:
+    """The number as a float, at least 1."""
+    high, low = words
+    return jnp.maximum(high.astype(dtype) * 2.0**32 + low.astype(dtype), 1)
+
+
+def _whole(words: tuple[jax.Array, jax.Array], dtype: Any) -> jax.Array:
+    """The number as an integer; the lowest that there is, where `dtype` does not hold it."""
+    high, low = words
+    if jnp.dtype(dtype).itemsize == 8:
+        return (high.astype(dtype) << 32) + low.astype(dtype)
+    number = low.astype(dtype)
+    return jnp.where(high == jnp.where(number < 0, -1, 0), number, jnp.iinfo(dtype).min)
 
 
 def _nothing(_: Any) -> None:

@@ -16,13 +16,20 @@ import weakref
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
 import jax
 
 from dew.data import checks
 from dew.data.dataset import DataPartition
-from dew.data.errors import CheckpointError, CheckpointNotFoundError, OptionsError, OptionsTypeError
+from dew.data.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    OptionsError,
+    OptionsTypeError,
+    PositionError,
+    PositionMismatchError,
+)
 from dew.data.position import RecordPosition, ShardPosition, State
 from dew.data.source import describe
 from dew.training.agreement import exchange, told
@@ -148,11 +155,13 @@ class Checkpoints:
         """
         self._check_open()
         wanted = stream is not None and not restart_data
-        chosen, text = self._chosen(step, with_position=wanted)
+        chosen, text = self._chosen(step, with_position=wanted, with_state=True)
         doing = f"restoring step {chosen} of {self._directory}"
         if wanted:
             share = _partition(partition, stream)
-            exchange(doing, lambda: _set_state(stream, self._own_state(chosen, text, share), accept))
+            exchange(
+                doing, lambda: _set_state(stream, self._own_state(chosen, text, share), accept, self._named(chosen))
+            )
         read: list[T] = []
         exchange(doing, lambda: read.append(self._read(chosen, template)))
         return chosen, read[0]
@@ -164,7 +173,7 @@ class Checkpoints:
             CheckpointNotFoundError, CheckpointError, PositionMismatchError: as `restore`.
         """
         self._check_open()
-        chosen, text = self._chosen(step, with_position=True)
+        chosen, text = self._chosen(step, with_position=True, with_state=False)
         return self._own_state(chosen, text, _partition(partition, None))
 
     def wait(self) -> None:
@@ -200,9 +209,9 @@ class Checkpoints:
             raise CheckpointError(f"these checkpoints of {self._directory} were closed; make new ones")
 
     def _folders(self) -> dict[int, Any]:
-        """Step -> its folder, of whole checkpoints."""
+        """Step -> its folder, of whole checkpoints; an empty folder, which somebody else made, is none."""
         paths = _orbax().utils.checkpoint_steps_paths(self._directory)
-        return {int(path.name): path for path in paths if path.name.isdigit()}
+        return {int(path.name): path for path in paths if path.name.isdigit() and not _is_empty(path)}
 
     def _ready(self, step: int, position: Any, partition: DataPartition | None) -> State:
         """What this process says before a step is saved."""
@@ -214,6 +223,8 @@ class Checkpoints:
                 f"step {step} was to be saved, but {self._directory} holds the steps {later} already: two runs in one "
                 "directory would delete each other's checkpoints; move those away, or use another directory"
             )
+        if jax.process_index() == 0 and self._manager is None:
+            _remove_empty(self._directory)
         state = _state_of(position)
         if state is None:
             return {"step": step, "row": None}
@@ -251,12 +262,21 @@ class Checkpoints:
         why = textwrap.shorten(f"{type(error).__name__}: {error}", 400, placeholder=" ...")
         return CheckpointError(f"{step} could not be written to {self._directory}; those before it are whole. {why}")
 
-    def _chosen(self, step: int | None, *, with_position: bool) -> tuple[int, str | None]:
+    def _named(self, step: int) -> str:
+        return f"step {step} of {self._directory}"
+
+    def _chosen(self, step: int | None, *, with_position: bool, with_state: bool) -> tuple[int, str | None]:
         """The step that process 0 picks, and the text of its position."""
 
         def look() -> State:
             folders = self._folders()
             chosen = max(folders, default=None) if step is None else step
+            if with_state and chosen in folders and not (folders[chosen] / _STATE).exists():
+                others = sorted(set(folders) - {chosen})
+                raise CheckpointError(
+                    f"{folders[chosen]} is damaged: it has no folder {_STATE!r}, so the model is lost; restore another "
+                    f"step, step= one of {others}, or move that folder away"
+                )
             text = _read_text(folders[chosen] / _POSITION / _FILE) if with_position and chosen in folders else None
             return {"step": chosen, "steps": sorted(folders), "text": text}
 
@@ -267,7 +287,7 @@ class Checkpoints:
         return found["step"], found["text"]
 
     def _own_state(self, step: int, text: str | None, partition: DataPartition) -> Any:
-        where = f"step {step} of {self._directory}"
+        where = self._named(step)
         if text is None:
             raise CheckpointError(
                 f"{where} has no data position; begin the data at its start with restart_data=True, or restore the "
@@ -284,7 +304,7 @@ class Checkpoints:
                 args = ocp.args.Composite(**{_STATE: ocp.args.StandardRestore(template)})
                 return reader.restore(self._folders()[step], args=args)[_STATE]
             except Exception as error:
-                error.add_note(f"while the state of step {step} of {self._directory} was restored")
+                error.add_note(f"while the state of {self._named(step)} was restored")
                 raise
 
 
@@ -324,20 +344,59 @@ def _state_of(position: Any) -> Any:
     return position.get_state()
 
 
-def _set_state(stream: Any, state: Any, accept: Collection[str]) -> None:
+def _set_state(stream: Any, state: Any, accept: Collection[str], where: str) -> None:
     if not hasattr(stream, "set_state"):
         raise OptionsTypeError(
             f"{describe(stream)} has no set_state(), so that it cannot continue from a position; begin the data at its "
             "start with restart_data=True, or restore the state alone with stream=None"
         )
-    if not accept:
-        stream.set_state(state)
-    elif isinstance(state, Mapping) and state.get("kind") == "records":
-        stream.set_state(state, accept)
-    else:
+    is_records = isinstance(state, Mapping) and cast("Mapping[str, Any]", state).get("kind") == "records"
+    if accept and not is_records:
         raise OptionsError(
             f"accept={sorted(accept)} names parts of a record position; the one saved is of another kind"
         )
+    try:
+        if accept:
+            stream.set_state(state, accept)
+        else:
+            stream.set_state(state)
+    except PositionMismatchError:
+        raise
+    except PositionError as error:
+        if is_records:
+            raise
+        raise _other_kind(stream, state, where) from error
+    except Exception as error:
+        if is_records:
+            error.add_note(f"{where} was saved by a record stream of Dew; {describe(stream)} is to go on from it")
+        raise
+
+
+def _other_kind(stream: Any, state: Any, where: str) -> PositionMismatchError:
+    shown = textwrap.shorten(repr(state), 100, placeholder=" ...")
+    return PositionMismatchError(
+        f"{where} was saved while the data came from an iterator of somebody's own, whose state was {shown}; "
+        f"{describe(stream)} counts records, and cannot go on from that: read the iterator that was saved, or begin "
+        "the data at its start with restart_data=True",
+        part="kind",
+        saved="shard",
+        current="records",
+    )
+
+
+def _remove_empty(directory: str) -> None:
+    """Folders of steps in which nothing is; Orbax would take them for checkpoints, and refuse to write there."""
+    for path in _orbax().utils.checkpoint_steps_paths(directory):
+        if path.name.isdigit() and _is_empty(path):
+            with contextlib.suppress(FileNotFoundError):
+                path.rmdir()
+
+
+def _is_empty(path: Any) -> bool:
+    try:
+        return not any(path.iterdir())
+    except FileNotFoundError:  # taken away meanwhile, by the run that keeps only the newest
+        return True
 
 
 def _read_text(path: Any) -> str | None:

@@ -1,10 +1,15 @@
 """Batches on their devices before the step asks for them.
 
-One thread owns the source: it takes each batch, remembers the source's position behind it, and places it. So the
-position of the whole is that of the last batch DELIVERED, whatever was placed ahead. Nothing polls: the thread and the
-queues are those of `dew.data.loading`.
+The position of the whole is that of the last batch DELIVERED, whatever was placed ahead: each batch travels with the
+state behind it. Nothing polls: the thread and the queues are those of `dew.data.loading`.
+
+The one idea: at any time one thread owns the source, and it is the only one that reads and places. As a rule that is a
+thread of the prefetch. Batches that are placed faster than they could be handed over, as tokens are, the consumer
+places itself, and is the owner meanwhile; but only where nobody can tell the difference: the source must hold nothing
+that belongs to a thread (a database connection, a lock, a context), and no context manager of JAX may be active.
 """
 
+import contextvars
 import copy
 import os
 import sys
@@ -13,9 +18,9 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from dew.data import checks
+from dew.data import checks, metrics
 from dew.data.dataset import Batch
 from dew.data.errors import OptionsTypeError, StreamClosedError
 from dew.data.loading import ReadAheadFeed
@@ -31,29 +36,38 @@ def identity(batch: Any) -> Any:
 
 
 class DevicePrefetch(Iterator[Any]):
-    """Reads `iterator` and places its batches ahead, in one thread that owns it.
+    """Reads `iterator` and places its batches ahead, in a thread of its own.
 
     Nothing starts before the first `next`. Batches that were placed before an error are delivered before
     it; the error is then raised by every later `next`. A prefetch is a context manager, belongs to one consumer, and
     ends when it is dropped. It owns its source: read, move and close the source through the prefetch only.
 
-    `place` runs in that thread, where JAX's context managers of the consumer (`jax.default_device`, ...) do not reach:
-    name the mesh or sharding in it.
+    `place` always runs as in a new thread, where JAX's context managers of the consumer (`jax.default_device`, ...) do
+    not reach: name the mesh or sharding in it. Where eight batches in a row took less than 0.1 ms each, `next` reads
+    and places them itself, until one takes more than 1 ms.
 
     Args:
         iterator: where batches come from; a record stream, or any iterator.
         place: puts one batch on the devices, such as `lambda batch: shard_batch(mesh, batch)`.
         depth: batches placed ahead, at least 1; each takes its memory on the devices.
+        any_thread: whether `next` may read the source itself. By default for streams of Dew and for iterators over
+            lists and tuples, which hold nothing that belongs to a thread; any other is read by one thread to its end.
 
     Attributes:
-        delivered: batches that `next` returned.
-        waited: seconds that `next` waited for a batch, in all.
+        counts: what was handed out so far; `dew.data.metrics` adds up those of all streams.
 
     Raises:
         OptionsTypeError: `iterator` is not an iterator, or `place` cannot be called.
     """
 
-    def __init__(self, iterator: Iterator[Any], place: Callable[[Any], Any] = identity, depth: int = 2) -> None:
+    def __init__(
+        self,
+        iterator: Iterator[Any],
+        place: Callable[[Any], Any] = identity,
+        depth: int = 2,
+        *,
+        any_thread: bool | None = None,
+    ) -> None:
         if not callable(getattr(iterator, "__next__", None)):
             raise OptionsTypeError(
                 f"DevicePrefetch reads an iterator, got {type(iterator).__name__}; pass iter(...) of it, or a stream"
@@ -62,14 +76,14 @@ class DevicePrefetch(Iterator[Any]):
             raise OptionsTypeError(f"place must be a function of a batch, got {place!r}")
         self._depth = checks.check_count("depth", depth)
         self._source: Any = iterator
-        self._end = _End(_Reading(iterator, place))
+        free = isinstance(iterator, _FREE) if any_thread is None else any_thread
+        self._end = _End(_Reading(iterator, place), inline=free)
         self._last: Any = None  # the state behind the last batch delivered; of the source itself before any was read
         self._error: BaseException | None = None
         self._traceback: TracebackType | None = None
         self._closed = False
         self._unsure = False  # batches were taken from the source that will not be delivered
-        self.delivered = 0
-        self.waited = 0.0
+        self.counts = metrics.Counts(metrics.PREFETCH)
         # Runs when the prefetch is dropped, and at interpreter exit while the devices are still there.
         self._finalizer = weakref.finalize(self, self._end.run)
 
@@ -100,7 +114,7 @@ class DevicePrefetch(Iterator[Any]):
         self._unsure = True  # a Ctrl-C from here on may lose the batch that is on its way
         asked = time.perf_counter()
         try:
-            item = feed.get(self.delivered)
+            item = feed.get(self.counts.steps)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -109,13 +123,24 @@ class DevicePrefetch(Iterator[Any]):
                 cause = None if isinstance(error, StepStoppedError) else error
                 raise StreamClosedError("the prefetch was closed while a batch was being read") from cause
             self._error, self._traceback = error, error.__traceback__
+            self.counts.errors += not isinstance(error, StopIteration)
             raise
         finally:
-            self.waited += time.perf_counter() - asked
+            self.counts.wait_seconds += time.perf_counter() - asked
         self._last = item["state"]
-        self.delivered += 1
+        self.counts.steps += 1
         self._unsure = False
         return item["batch"]
+
+    @property
+    def delivered(self) -> int:
+        """Batches that `next` returned."""
+        return self.counts.steps
+
+    @property
+    def waited(self) -> float:
+        """Seconds that `next` waited for a batch, in all."""
+        return self.counts.wait_seconds
 
     @property
     def get_state(self) -> Callable[[], Any]:
@@ -159,6 +184,7 @@ class DevicePrefetch(Iterator[Any]):
         if feed is None:
             if hasattr(self._source, "get_state"):
                 self._last = _snapshot(self._source)
+            self.counts.begin(self, self._source)
             feed = self._end.open(self._depth)
             if self._closed:  # by another thread, meanwhile
                 self._end.run()
@@ -193,6 +219,10 @@ def _snapshot(source: Any) -> Any:
     return state if isinstance(source, RecordStream) else copy.deepcopy(state)
 
 
+_FREE: Final = (StepStream, DevicePrefetch, type(iter([])), type(iter(())))
+"""Iterators that hold nothing that belongs to a thread."""
+
+
 class _Reading:
     """The `Steps` of a feed: each is the next batch of the source, placed, and the state behind it."""
 
@@ -200,6 +230,8 @@ class _Reading:
         self._source = source
         self._place = place
         self._has_state = hasattr(source, "get_state")
+        self._context = contextvars.Context()  # empty, as that of a new thread
+        self._jax_context: Any = None  # as in the feed's own thread
         self.busy = threading.Lock()  # held while a batch is read or placed, and while the source is closed
         self.paused = False
         self.ending = False
@@ -213,12 +245,13 @@ class _Reading:
         with self.busy:
             if self.paused or self.ending:
                 raise StepStoppedError
-            batch = next(self._source)
-            state = _snapshot(self._source) if self._has_state else None
-            try:
-                return {"batch": self._place(batch), "state": state}
-            except StopIteration as error:  # would look like the end of the data
-                raise RuntimeError(f"place raised StopIteration for batch {step} of {self}") from error
+            if self._jax_context is None:
+                self._jax_context = _jax_context()  # the feed's own thread builds its first steps
+            return self._context.run(self._next, step)
+
+    def is_the_same_here(self) -> bool:
+        """Whether this thread gives `place` the same surroundings as the feed's own."""
+        return self._jax_context is not None and _jax_context() == self._jax_context
 
     def stop(self) -> None:
         """Only streams of our own can be closed while another thread reads them."""
@@ -236,22 +269,46 @@ class _Reading:
         finally:
             self.busy.release()
 
+    def _next(self, step: int) -> Batch:
+        batch = next(self._source)
+        state = _snapshot(self._source) if self._has_state else None
+        try:
+            return {"batch": self._place(batch), "state": state}
+        except StopIteration as error:  # would look like the end of the data
+            raise RuntimeError(f"place raised StopIteration for batch {step} of {self}") from error
+
 
 def _nothing() -> None:
     """What closing means for an iterator that cannot be closed."""
 
 
+def _jax_context() -> Any:
+    """What JAX's context managers have set in this thread; None if this JAX keeps it elsewhere, it has no public name.
+
+    All guards, too: a user may have forbidden transfers around the step.
+    """
+    config = sys.modules.get("jax._src.config")
+    if config is None:
+        return ()  # nobody can have set anything
+    try:
+        guards = config.guard_lib.thread_local_state()
+        return config.trace_context(), guards.host_to_device, guards.device_to_device, guards.device_to_host
+    except AttributeError:
+        return None
+
+
 class _End:
     """Owns the feed and ends it; holds no reference to the prefetch, so that dropping the prefetch ends it."""
 
-    def __init__(self, reading: _Reading) -> None:
+    def __init__(self, reading: _Reading, *, inline: bool) -> None:
         self.feed: ReadAheadFeed | None = None
         self._reading = reading
+        self._inline = reading.is_the_same_here if inline else None
         self._process = os.getpid()
 
     def open(self, depth: int) -> ReadAheadFeed:
         self._reading.paused = False
-        feed = ReadAheadFeed(self._reading, first=0, stop=None, depth=depth, memory=sys.maxsize, inline=False)
+        feed = ReadAheadFeed(self._reading, first=0, stop=None, depth=depth, memory=sys.maxsize, inline=self._inline)
         self.feed = feed
         return feed
 

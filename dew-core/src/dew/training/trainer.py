@@ -53,7 +53,7 @@ class Trainer(Generic[State]):
             `Dataset.val` is; or name -> function, for a set of the dataset.
         checkpoints: where the run is saved, and continued from. The trainer does not close it.
         place: how a batch gets onto the devices: a `Placement` for `shard_batch`, or a function of the host batch.
-            A function runs in a thread of its own. By default `shard_batch(mesh, batch, global_batch=...)`.
+            A function runs as in a thread of its own. By default `shard_batch(mesh, batch, global_batch=...)`.
         batch_axes: mesh axes of the rows; by default `data` and `fsdp`, as far as the mesh has them.
 
     Attributes:

@@ -24,6 +24,7 @@ from dew.data.mixing import validation_sets
 from dew.data.stepstream import StepStream
 from dew.data.stream import ValidationPass
 from dew.training.agreement import exchange
+from dew.training.placement import rows_in
 from dew.training.prefetch import DevicePrefetch
 from dew.training.progress import Bar
 from dew.training.watch import Watch
@@ -178,8 +179,18 @@ class Validation:
         return found[0]
 
     def _placed(self, each: ValidationSet, batches: "_Pass", batch: Batch) -> Any:
-        # A pass of a user's own may end with fewer rows than a batch.
-        return self._place(batch, each.batch if batches.is_even else None)
+        if batches.is_even:
+            return self._place(batch, each.batch)
+        # A pass of a user's own may end with fewer rows than a batch, in all processes alike, which is checked then.
+        rows = rows_in(batch)
+        share = None if each.batch is None else self._partition.rows(each.batch)
+        if share is not None and rows > share:
+            raise FieldError(
+                f"a batch of the validation set {each.name!r} has {rows} rows in this process, at most {share} "
+                f"expected: one of {self._partition.count} shares of a global batch of {each.batch}; its iterator is "
+                "to read the share that it was made with"
+            )
+        return self._place(batch, rows * self._partition.count if rows else None)
 
 
 def _shapes(batch: Any) -> list[list[int]]:
