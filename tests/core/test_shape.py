@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     {"errors", "checks", "filenames"},
     {"blocks", "order", "schedule", "position", "quotas", "mixture"},
-    {"cache", "storage", "source", "dataset", "collate", "fields", "pixels"},
-    {"checkpointable", "loading", "pool", "step", "stepstream", "workers", "stream"},
+    {"cache", "storage", "source", "dataset", "collate", "encoders", "fields", "imagefile", "pixels"},
+    {"checkpointable", "loading", "metrics", "pool", "step", "stepstream", "workers", "stream"},
     {"build", "conditioning", "mixed", "mixing", "recipe"},
     {"provider", "registry", "opening", "load", "names"},
 )

@@ -27,8 +27,6 @@ from dew.data import (
     identity,
     load,
 )
-from dew.data.source import RecordSource
-from dew.testing import SourceSuite, StreamSuite
 
 ROWS = 41
 
@@ -60,33 +58,6 @@ def opened(file: Any, **more: Any) -> Dataset:
 def source_of(dataset: Dataset) -> Any:
     with dataset.train(DataPartition()) as stream:
         return stream.source
-
-
-class TestArrowSource(SourceSuite):
-    @pytest.fixture(autouse=True)
-    def _file(self, file: str) -> None:
-        self.file = file
-        self.location = str(Path(file).parent)
-
-    def make_source(self) -> RecordSource:
-        return source_of(opened(self.file))
-
-
-class TestMemorySource(SourceSuite):
-    def make_source(self) -> RecordSource:
-        return source_of(load("hf/mine", batch=4, dataset=datasets.Dataset(table()), preprocess=identity))
-
-
-class TestArrowStream(StreamSuite):
-    @pytest.fixture(autouse=True)
-    def _file(self, file: str) -> None:
-        self.file = file
-
-    def make_dataset(self) -> Dataset:
-        def draw(record: Any, rng: Any) -> Any:
-            return {"id": record["id"], "score": record["score"] + rng.random(2, dtype=np.float32)}
-
-        return opened(self.file, batch=12, preprocess=draw, split="train[:30]", val_split="train[30:]")
 
 
 def test_rows_keep_their_dtypes(file: str) -> None:

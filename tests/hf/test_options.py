@@ -11,9 +11,9 @@ from dew.data import (
     HFOptions,
     OptionsError,
     OptionsTypeError,
+    ProviderError,
     SourceError,
     SourceNotFoundError,
-    TFDSOptions,
     identity,
     load,
 )
@@ -44,6 +44,9 @@ def test_arguments_that_contradict_each_other(arguments: Any, options: Any, mess
 
 
 def test_options_of_tfds_are_refused_with_both_classes() -> None:
+    pytest.importorskip("dew_tfds")
+    from dew.data import TFDSOptions
+
     with pytest.raises(TypeError, match=r"class HFOptions \(dew_hf.options\), got an instance of TFDSOptions"):
         load("hf/x", batch=4, options=TFDSOptions(path="/data"))
 
@@ -105,6 +108,22 @@ def test_secrets_are_cut_out_of_the_librarys_messages(monkeypatch: pytest.Monkey
     shown = f"{caught.value} {caught.value.__cause__!r} {caught.value.__context__!r}"
     for secret in ("hf_secret", "AKIASECRET", "user:pw", "sig=1"):
         assert secret not in shown
+
+
+@pytest.mark.parametrize(
+    ("attribute", "what"),
+    [
+        ("_indices", "which rows a shuffled or selected table holds"),
+        ("_distributed", "whether a stream was split already"),
+    ],
+)
+def test_a_release_that_hides_what_must_be_known_is_refused(attribute: str, what: str) -> None:
+    given: Any = datasets.Dataset.from_dict({"id": list(range(9))})
+    if attribute == "_distributed":
+        given = given.to_iterable_dataset()
+    delattr(given, attribute)
+    with pytest.raises(ProviderError, match=rf"datasets \d.* does not tell {what}: its \w+ has no {attribute}"):
+        load("hf/x", batch=4, dataset=given, preprocess=identity, streaming=attribute == "_distributed")
 
 
 # Offline

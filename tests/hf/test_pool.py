@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from dew.data import DataPartition, HFOptions, Loading, identity, load
+
 CHILD = """
 import json, os, sys
 import datasets
@@ -29,8 +31,6 @@ def main():
         for _ in range(steps):
             batch = next(stream)
             print(json.dumps([batch["id"].tolist(), stream.get_state()]), flush=True)
-        if steps > 50:
-            sys.stdin.read()
 
 if __name__ == "__main__":
     main()
@@ -39,7 +39,8 @@ if __name__ == "__main__":
 
 def start(tmp_path: Path, files: Any, index: int, count: int, mode: str, steps: int, saved: Any = None) -> Any:
     script = tmp_path / "child.py"
-    script.write_text(CHILD)
+    if not script.exists():  # another process may be reading it
+        script.write_text(CHILD)
     arguments = json.dumps([index, count, mode, steps, saved, list(files.paths), str(tmp_path / "cache")])
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
     command = [sys.executable, str(script), arguments]
@@ -65,16 +66,54 @@ def test_a_pool_reads_what_one_process_reads(mode: str, tmp_path: Path, write_fi
         assert rows == sorted(alone[step][0])
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("mode", ["stream", "records"])
-@pytest.mark.parametrize("count", [2, 4])
-def test_a_killed_pool_goes_on(mode: str, count: int, tmp_path: Path, write_files: Any) -> None:
+def expected(files: Any, mode: str, index: int, count: int, steps: int) -> list[list[int]]:
+    """The steps of a share that nobody interrupts."""
+    options = HFOptions(data_files=list(files.paths), position="records" if mode == "records" else None)
+    dataset = load(
+        "hf/parquet",
+        batch=4,
+        streaming=mode != "table",
+        options=options,
+        preprocess=identity,
+        loading=Loading(workers=0, read_buffer=0),
+    )
+    with dataset.train(DataPartition(index, count)) as stream:
+        return [next(stream)["id"].tolist() for _ in range(steps)]
+
+
+KILLS = [
+    pytest.param("records", 2, 1),
+    *(pytest.param(mode, 2, 2, marks=pytest.mark.nightly) for mode in ("table", "stream", "records")),
+    *(pytest.param(mode, 4, 4, marks=pytest.mark.nightly) for mode in ("table", "stream", "records")),
+    *(pytest.param(mode, 4, 2, marks=pytest.mark.nightly) for mode in ("table", "records")),
+    *(pytest.param(mode, 1, 2, marks=pytest.mark.nightly) for mode in ("table", "records")),
+]
+
+
+@pytest.mark.parametrize(("mode", "before", "after"), KILLS)
+def test_a_killed_pool_goes_on_from_its_last_position(
+    mode: str, before: int, after: int, tmp_path: Path, write_files: Any
+) -> None:
     files = write_files("parquet", (400,), 20)
-    pool = [start(tmp_path, files, index, count, mode, 60) for index in range(count)]
-    lines = [[json.loads(process.stdout.readline()) for _ in range(7)] for process in pool]
+    pool = [start(tmp_path, files, index, before, mode, 10**6) for index in range(before)]
+    # Killed in the middle of whatever each does, some steps after its first ones; what it printed last is where it was.
+    lines: list[list[str]] = []
     for process in pool:
+        read = [process.stdout.readline() for _ in range(5)]
         process.send_signal(signal.SIGKILL)
-        process.communicate()
-    again = results([start(tmp_path, files, index, count, mode, 3, lines[index][3][1]) for index in range(count)])
-    for index in range(count):
-        assert [step[0] for step in again[index]] == [step[0] for step in lines[index][4:]]
+        lines.append(read + process.stdout.readlines())
+        process.stdin.close()
+        process.stdout.close()
+        process.wait(60)
+    last = [json.loads(next(line for line in reversed(share) if line.endswith("}]\n"))) for share in lines]
+    assert [process.returncode for process in pool] == [-signal.SIGKILL] * before
+    if mode == "stream":
+        states = [state for _, state in last]
+        done = [state["state"]["rows"] // (4 // after) for state in states]
+    else:
+        states = [min((state for _, state in last), key=lambda state: state["records"])] * after
+        done = [state["records"] // 4 for state in states]
+    again = results([start(tmp_path, files, index, after, mode, 3, states[index]) for index in range(after)])
+    for index in range(after):
+        whole = expected(files, mode, index, after, done[index] + 3)
+        assert [rows for rows, _ in again[index]] == whole[done[index] :]

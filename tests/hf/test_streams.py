@@ -191,7 +191,7 @@ def test_a_moved_file_list_goes_on(all_kinds: Any, write_files: Any) -> None:
 
 def test_one_part_can_be_accepted(all_kinds: Any) -> None:
     state = saved(stream(all_kinds["json"], 4))
-    state["state"]["identity"]["library"] = "datasets 5.1.0"
+    state["state"]["identity"]["library"] = "datasets 5.0.1"
     dataset = stream(all_kinds["json"], 4)
     assert refusal(dataset, state).part == "library"
     with dataset.train(DataPartition()) as opened:
@@ -258,6 +258,20 @@ def test_a_given_stream_has_no_position(filtered: bool, all_kinds: Any) -> None:
         assert "dataset=" in opened.no_position_reason
         assert next(opened)["id"].tolist() == ([0, 2, 4] if filtered else [0, 1, 2])
     assert ids(dataset, 0, 1, 1) == ids(dataset, 0, 1, 1)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_streams_of_one_dataset_keep_their_own_places(named: bool, all_kinds: Any) -> None:
+    files, ahead = all_kinds["parquet"], Loading(read_buffer=3, threads=1)
+    given = datasets.load_dataset("parquet", data_files=list(files.paths), split="train", streaming=True)
+    dataset = load("hf/mine", batch=6, dataset=given, streaming=True, preprocess=identity, loading=ahead)
+    if named:
+        dataset = stream(files, 6, loading=ahead)
+    with dataset.train(DataPartition(0, 2)) as one, dataset.train(DataPartition(1, 2)) as other:
+        for _ in range(2 * TOTAL // 6):
+            rows = next(one)["id"].tolist() + next(other)["id"].tolist()
+            assert len(set(rows)) == 6
+    assert ids(dataset, 0, 2, 3) == ids(dataset, 0, 2, 3)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -11,7 +11,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dew_hf.opening import format_of, library, open_builder, short_name, split_files
+from dew_hf.opening import (
+    footer_cache,
+    format_of,
+    library,
+    open_builder,
+    short_name,
+    split_files,
+    split_versions,
+)
 from dew_hf.options import HFOptions
 
 _FORMATS: Final = {
@@ -88,10 +96,15 @@ def _rows(builder: Any, kind: str, split: str, options: HFOptions) -> int | None
         return stated.num_examples
     if kind != "Parquet":
         return None
-    from dew_hf.groups import ParquetFiles
+    from dew_hf.footers import ParquetFiles, open_footers
 
-    files = ParquetFiles(urls=tuple(split_files(builder, split)), storage_options=dict(options.storage_options or {}))
-    return sum(files.footer(number).num_rows for number in range(len(files.urls)))
+    files = ParquetFiles(
+        urls=tuple(split_files(builder, split)),
+        versions=split_versions(builder, split),
+        storage_options=dict(options.storage_options or {}),
+        cache=footer_cache(options),
+    )
+    return int(open_footers(files).rows.sum())
 
 
 def _positions(kind: str, arrow: bool) -> list[dict[str, str]]:

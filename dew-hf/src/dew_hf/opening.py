@@ -28,6 +28,8 @@ _SHOWN_FILES: Final = 10
 _SPLITS = re.compile(r"(?:Available splits: |Should be one of )(?P<splits>\[.*\])")
 _COLUMN = re.compile(r"No match for FieldRef.Name\((?P<name>.*?)\) in (?P<found>.*?) __fragment_index")
 _CAUSES: Final = 5
+_COMMIT = re.compile(r"^hf://[^@]*@(?P<commit>[0-9a-f]{40})(?=/)")
+_HUB_PREFIX: Final = {"dataset": "datasets/", "space": "spaces/", "model": ""}
 
 # Left to itself, the library reads a parquet file in batches as large as its first row group, and fails where that has
 # no row.
@@ -50,6 +52,21 @@ def library() -> Any:
             "(huggingface/datasets#8308); pip install --upgrade datasets"
         )
     return datasets
+
+
+def inner(opened: Any, attribute: str, what: str) -> Any:
+    """What an object of the library keeps to itself; Dew must know it, since it would read other rows without.
+
+    Raises:
+        ProviderError: this release does not keep it there.
+    """
+    if hasattr(opened, attribute):
+        return getattr(opened, attribute)
+    kind = type(opened).__name__
+    raise ProviderError(
+        f"datasets {library().__version__} does not tell {what}: its {kind} has no {attribute}, which dew-hf reads; "
+        'install a release that it knows, such as pip install "datasets==5.2.*", and report this one'
+    )
 
 
 def arrow() -> Any:
@@ -108,7 +125,48 @@ def open_builder(name: str, split: str, options: HFOptions) -> Any:
     builder = guarded(name, split, options, lambda: datasets.load_dataset_builder(name, **_arguments(options)))
     if format_of(builder) == "Parquet" and builder.config.batch_size is None:
         builder.config.batch_size = _BATCH_SIZE
+    guarded(name, split, options, lambda: _pin(builder, options))
     return builder
+
+
+def _pin(builder: Any, options: HFOptions) -> None:
+    """Puts the commit into the addresses of hub files that name a branch, so that all of a run reads one state."""
+    commits: dict[tuple[str, ...], str] = {}
+    for files in cast("Mapping[str, Any]", builder.config.data_files or {}).values():
+        for number, path in enumerate(files):
+            if not path.startswith("hf://") or _COMMIT.search(path):
+                continue
+            repository = _repository(path, options)
+            if repository is None:
+                continue
+            kind, name, revision, inside = repository
+            commit = commits.get((kind, name, revision))
+            if commit is None:
+                commit = commits[kind, name, revision] = _commit_of(kind, name, revision, options)
+            files[number] = f"hf://{_HUB_PREFIX[kind]}{name}@{commit}/{inside}"
+            files.origin_metadata[number] = (name, commit)
+
+
+def _repository(path: str, options: HFOptions) -> tuple[str, str, str, str] | None:
+    """Kind, name, revision and path inside of a hub file; None where files have no revisions (buckets)."""
+    from huggingface_hub import HfFileSystem
+
+    found = cast("Any", HfFileSystem(token=options.token).resolve_path(path))
+    if not hasattr(found, "revision"):
+        return None
+    return found.repo_type, found.repo_id, found.revision, found.path_in_repo
+
+
+def _commit_of(kind: str, name: str, revision: str, options: HFOptions) -> str:
+    from huggingface_hub import HfApi
+
+    return str(cast("Any", HfApi(token=options.token)).repo_info(name, repo_type=kind, revision=revision).sha)
+
+
+def hub_commit(builder: Any, split: str) -> str | None:
+    """The commit of a split's hub files, None for other files."""
+    commits = {found["commit"] for path in split_files(builder, split) if (found := _COMMIT.search(path))}
+    return ", ".join(sorted(commits)) or None
 
 
 def format_of(builder: Any) -> str:
@@ -123,6 +181,19 @@ def split_files(builder: Any, split: str) -> list[str]:
     """Paths and URLs of a split's files, in order."""
     files = cast("Mapping[str, Any]", builder.config.data_files or {})
     return [str(path) for name in split.split("+") for path in files.get(name.strip(), ())]
+
+
+def split_versions(builder: Any, split: str) -> tuple[str, ...]:
+    """What tells one state of each of a split's files from another: commit, ETag or time of change; "" for nothing."""
+    files = cast("Mapping[str, Any]", builder.config.data_files or {})
+    lists = [files[name.strip()] for name in split.split("+") if name.strip() in files]
+    known = [getattr(one, "origin_metadata", None) or [()] * len(one) for one in lists]
+    return tuple(" ".join(map(str, origin)) for origins in known for origin in origins)
+
+
+def footer_cache(options: HFOptions) -> str:
+    """The directory for indexes of footers: below the library's cache of prepared tables."""
+    return os.path.join(os.path.expanduser(options.cache_dir or str(library().config.HF_DATASETS_CACHE)), "dew-footers")
 
 
 def differing_types(builder: Any, split: str) -> str | None:
@@ -179,12 +250,11 @@ def short_name(name: str) -> str:
 
 
 def described(name: str, split: str, options: HFOptions) -> str:
-    """The data as asked for, without locations: name, configuration, split, revision."""
+    """The data as asked for, without locations; the revision is not part of it, since commit or content tell more."""
     parts = {
         "config": options.config,
         "split": split,
         "data_dir": None if options.data_dir is None else short_name(options.data_dir),
-        "revision": options.revision,
     }
     said = "".join(f", {key}={value!r}" for key, value in parts.items() if value is not None)
     columns = options.config_kwargs.get("columns")

@@ -25,7 +25,7 @@ from dew.data.step import StepStoppedError, takes_draws
 from dew.data.stepstream import StepStream
 from dew_hf.opening import split_share
 from dew_hf.sources import Stream
-from dew_hf.values import Rows
+from dew_hf.values import Rows, row_alone
 
 TRAINING: Final = 0  # salts of the draws, as in `dew.data.step`
 VALIDATION: Final = 1
@@ -296,7 +296,7 @@ class PassSteps:
         self._finish = Finish(setup, VALIDATION)
         self._chunks: Iterator[Rows] | None = None
         self._held: list[Row] = []
-        self._first: Row | None = None
+        self._first: Rows | None = None
 
     def __str__(self) -> str:
         return self._setup.stream.name
@@ -314,7 +314,7 @@ class PassSteps:
         if self._first is None:
             if not rows:
                 raise SourceError(f"{self} holds no rows to validate on")
-            self._first = rows[0]
+            self._first = row_alone(*rows[0])
             if len(rows) < batch and not self._pad:
                 raise SourceError(
                     f"{self} holds {len(rows)} rows, fewer than one global batch of {batch}: with "
@@ -323,7 +323,8 @@ class PassSteps:
         if not rows or (len(rows) < batch and not self._pad):
             raise PassEndedError
         valid = np.arange(batch) < len(rows)
-        rows += [self._first] * (batch - len(rows))
+        # Copies: preprocess may write into the row it is given.
+        rows += [(copy.deepcopy(self._first), 0) for _ in range(batch - len(rows))]
         own = slice(share.index, None, share.count)
         places = range(step * batch + share.index, (step + 1) * batch, share.count)
         made = self._finish(rows[own], places)

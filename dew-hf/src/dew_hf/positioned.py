@@ -20,8 +20,9 @@ from dew.data.position import RecordPosition, Segment, State, record_position
 from dew.data.provider import LoadRequest
 from dew.data.schedule import FixedBatch
 from dew.data.step import StepStoppedError, preprocess_name
-from dew_hf.groups import ParquetFiles, ParquetRows
-from dew_hf.opening import described, format_of, guarded, split_files
+from dew_hf.footers import ParquetFiles
+from dew_hf.groups import ParquetRows
+from dew_hf.opening import described, footer_cache, format_of, guarded, split_files, split_versions
 from dew_hf.options import HFOptions
 from dew_hf.passes import TRAINING, Finish, Row, Setup
 from dew_hf.sources import Stream, named_stream
@@ -45,7 +46,7 @@ def open_positioned(builder: Any, request: LoadRequest, split: str) -> Any:
     if format_of(builder) == "Parquet":
         source = open_parquet(builder, request, split)
         logger.info(
-            "%s: %d rows in %d row groups, %d read side by side", source, len(source), len(source.groups), source.lanes
+            "%s: %d rows in %d row groups, %d read side by side", source, len(source), source.groups, source.lanes
         )
         return source
     if options.lanes is not None:
@@ -77,7 +78,11 @@ def open_parquet(builder: Any, request: LoadRequest, split: str) -> ParquetRows:
     if urls[0].startswith("hf://") and options.token is not None:
         storage["token"] = options.token
     files = ParquetFiles(
-        urls=urls, storage_options=storage, columns=None if columns is None else tuple(cast("list[str]", columns))
+        urls=urls,
+        versions=split_versions(builder, split),
+        storage_options=storage,
+        columns=None if columns is None else tuple(cast("list[str]", columns)),
+        cache=footer_cache(options),
     )
     return guarded(
         request.name,
@@ -259,6 +264,7 @@ def _identity(setup: Setup) -> dict[str, Any]:
         "version": _VERSION,
         "kind": "stream",
         "source": own["source"],
+        "commit": own["commit"],
         "fingerprint": own["files"],
         "format": own["format"],
         "seed": setup.seed,

@@ -19,7 +19,7 @@ import numpy as np
 
 from dew.data.errors import OptionsError, OptionsTypeError
 from dew.data.source import Record
-from dew_hf.opening import library
+from dew_hf.opening import inner, library
 from dew_hf.values import Rows, rows_of
 
 _SAMPLED_ROWS: Final = 64
@@ -73,6 +73,7 @@ class ArrowRows:
         stretches: "Stretches | None" = None,
     ) -> None:
         check_split(table)
+        _chosen(table)
         self._table = table
         self._description = description
         self._background = background
@@ -138,8 +139,7 @@ class ArrowRows:
         """Rows as a `pyarrow.Table`, without the copies of its own description that the table's `[]` makes."""
         from datasets import formatting  # pyright: ignore[reportMissingTypeStubs]
 
-        # Of a table that was shuffled or selected from, this says which rows they are.
-        chosen = getattr(self._table, "_indices", None)
+        chosen = _chosen(self._table)
         found = cast("Any", formatting).query_table(self._table.data, indices, indices=chosen)
         return found if self._columns is None else found.select(self._columns)
 
@@ -206,8 +206,13 @@ def _no_progress_bars() -> Generator[None]:
             datasets.enable_progress_bars()
 
 
+def _chosen(table: Any) -> Any:
+    """Which rows a table that was shuffled or selected from holds; None for all, in their order."""
+    return inner(table, "_indices", "which rows a shuffled or selected table holds")
+
+
 def _in_memory(table: Any) -> bool:
-    indices = getattr(table, "_indices", None)
+    indices = _chosen(table)
     return _table_in_memory(table.data) or (indices is not None and _table_in_memory(indices))
 
 

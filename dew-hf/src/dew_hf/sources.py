@@ -8,16 +8,31 @@ whose types are held to those of the first; others (webdataset, generators) as P
 import copy
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import attrs
 
 from dew.data.errors import OptionsError, SourceError
 from dew.data.provider import LoadRequest
-from dew_hf.opening import arrow, described, differing_types, format_of, guarded, is_cast, library, short_name
+from dew_hf.opening import (
+    arrow,
+    described,
+    differing_types,
+    format_of,
+    guarded,
+    hub_commit,
+    inner,
+    is_cast,
+    library,
+    short_name,
+    split_files,
+)
 from dew_hf.options import HFOptions
 from dew_hf.values import Rows, rows_of, rows_of_lists
+
+_MOST_RESHARDED: Final = 512
 
 
 @attrs.frozen(kw_only=True)
@@ -129,7 +144,8 @@ class Stream:
 def named_stream(builder: Any, request: LoadRequest, split: str, *, reshard: bool) -> Stream:
     """A split that is opened by name.
 
-    With `reshard`, a parquet file counts as one shard a row group, so that going on reads at most one of them again.
+    With `reshard`, a parquet file counts as one shard a row group, so that going on reads at most one of them again;
+    not where there are more than 512 files, since it reads the footer of each.
 
     Raises:
         SplitError: there is no such split.
@@ -141,15 +157,22 @@ def named_stream(builder: Any, request: LoadRequest, split: str, *, reshard: boo
     parquet = format_of(builder) == "Parquet"
     arrow = isinstance(builder, datasets.ArrowBasedBuilder)
 
-    def make() -> Any:
+    by_groups = reshard and parquet and len(split_files(builder, split)) <= _MOST_RESHARDED
+
+    def begin() -> Any:
         opened = guarded(request.name, split, options, lambda: builder.as_streaming_dataset(split=split))
         opened = _undecoded(opened)
-        return opened.reshard() if reshard and parquet else opened
+        return guarded(request.name, split, options, opened.reshard) if by_groups else opened
 
-    first = make()
+    first = begin()
+
+    def make() -> Any:
+        # Counting row groups reads every footer: once, and copies from then on.
+        return _copied(first, builder) if by_groups else begin()
+
     name = described(request.name, split, options)
     features = first.features
-    moves = guarded(request.name, split, options, lambda: _state_moves(first))
+    moves = guarded(request.name, split, options, lambda: _state_moves(make()))
     if arrow and features is None:
         features = guarded(request.name, split, options, lambda: _first_features(make()))
     reason = None
@@ -159,6 +182,7 @@ def named_stream(builder: Any, request: LoadRequest, split: str, *, reshard: boo
         reason = f"{name} keeps no state: it would start over"
     identity = {
         "source": name,
+        "commit": hub_commit(builder, split),
         "files": files_digest(builder, split, options),
         "shards": first.num_shards,
         "format": format_of(builder),
@@ -183,7 +207,7 @@ def given_stream(given: Any, request: LoadRequest, split: str) -> Stream:
     Raises:
         OptionsError: it is split already.
     """
-    earlier = getattr(given, "_distributed", None)
+    earlier = inner(given, "_distributed", "whether a stream was split already")
     if earlier is not None:
         raise OptionsError(
             f"dataset is part {earlier.rank} of {earlier.world_size} of a stream already (split_dataset_by_node), and "
@@ -194,7 +218,7 @@ def given_stream(given: Any, request: LoadRequest, split: str) -> Stream:
     def make() -> Any:
         # A copy, since the library's objects keep where they stand; one that cannot be copied is read by turns.
         try:
-            opened = copy.deepcopy(given)
+            opened = _copied(given)
         except Exception:
             opened = given
         return _undecoded(opened.with_format(None))
@@ -255,7 +279,7 @@ def null_columns(features: Any) -> list[str]:
 
 
 def files_digest(builder: Any, split: str, options: HFOptions) -> str | None:
-    """Digest of the split's files: names and sizes, in order; of hub files their address, which names the commit."""
+    """Digest of the split's files: names and sizes, in order; of hub files their paths, which a commit goes with."""
     files = builder.config.data_files
     if files is None:
         return None
@@ -269,13 +293,22 @@ def files_digest(builder: Any, split: str, options: HFOptions) -> str | None:
 
 def _file_identity(path: str, options: HFOptions) -> str:
     if path.startswith("hf://"):
-        return path
+        return re.sub("@[0-9a-f]{40}(?=/)", "", path)
     if "://" not in path:
         return f"{os.path.basename(path)} {os.path.getsize(path)}"
     from fsspec import core  # pyright: ignore[reportMissingTypeStubs]
 
     files, inner = cast("Any", core).url_to_fs(path, **dict(options.storage_options or {}))
     return f"{inner.rpartition('/')[2]} {files.info(inner).get('size')}"
+
+
+def _copied(opened: Any, *shared: Any) -> Any:
+    """A stream that begins anew and keeps its own place; what is `shared` is not copied."""
+    from huggingface_hub import HfFileSystem
+
+    # A stream refers to the hub's file systems, and copying one registers it among those that are being copied.
+    shared += (getattr(HfFileSystem, "_cache", None),)
+    return copy.deepcopy(opened, {id(one): one for one in shared})
 
 
 def _undecoded(opened: Any) -> Any:

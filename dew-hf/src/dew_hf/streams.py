@@ -244,9 +244,13 @@ def _checked(state: Any) -> dict[str, Any]:
 
 
 def _refuse_part(part: str, saved: object, current: object) -> NoReturn:
+    if part == "commit" and saved is not None:
+        revision = f"HFOptions(revision={saved!r}) reads what it was saved on; "
+    else:
+        revision = ""
     raise PositionMismatchError(
         f"the saved position has another {part}: saved {saved!r}, this stream has {current!r}. Its state counts inside "
-        f"one part of exactly that stream; if that is what you want, restore with accept={{{part!r}}}, which "
+        f"one part of exactly that stream; {revision}if that is what you want, restore with accept={{{part!r}}}, which "
         "overrides this part alone",
         part=part,
         saved=saved,

@@ -106,8 +106,35 @@ class BlockOrder:
         places = np.array([self._place(epoch, block, record) for epoch in range(first, last + 1)], np.int64)
         return places[(places >= start) & (places < stop)]
 
+    def window(self, place: int) -> tuple[int, int]:
+        """The places `[start, stop)` around `place` that one window of blocks fills."""
+        epoch, offset = divmod(place, self._records)
+        laid = self._layout(epoch, 1)
+        number = int(np.searchsorted(laid.starts, offset, "right")) - 1
+        start = epoch * self._records
+        return start + int(laid.starts[number]), start + int(laid.starts[number + 1])
+
+    def blocks(self, first: int, step: int = 1) -> Places:
+        """Blocks in which the records at `first`, `first + step`, ... lie, up to the end of the window of `first`.
+
+        Lanes are counted whole: from the middle of a window on, some of the blocks may have been read to their end.
+        """
+        epoch, offset = divmod(first, self._records)
+        laid = self._layout(epoch, 1)
+        number = int(np.searchsorted(laid.starts, offset, "right")) - 1
+        start, stop = int(laid.starts[number]), int(laid.starts[number + 1])
+        lanes, depth = int(laid.lanes[number]), int(laid.depths[number])
+        own = np.unique((offset - start + step * np.arange(lanes)) % lanes)
+        rest = np.arange(start + lanes * depth, stop)
+        rest = rest[(rest >= offset) & ((rest - offset) % step == 0)]
+        lows = np.concatenate([start + own * depth, rest])
+        highs = np.concatenate([start + (own + 1) * depth, rest + 1])
+        from_, to = np.searchsorted(laid.bounds, lows, "right") - 1, np.searchsorted(laid.bounds, highs, "left")
+        spans = [laid.blocks[low:high] for low, high in zip(from_.tolist(), to.tolist(), strict=True)]
+        return np.unique(np.concatenate(spans))
+
     def _forget(self) -> None:
-        self._layout = functools.lru_cache(maxsize=2)(self._laid_out)
+        self._layout = functools.lru_cache(maxsize=4)(self._laid_out)
 
     def _laid_out(self, first: int, epochs: int) -> "_Layout":
         """`epochs` epochs from `first` on, as one line of blocks; windows end with their epoch."""

@@ -187,6 +187,7 @@ class _Reading:
         self._names = [name for name in self._listing.names if suffix_of(name) in spec.suffixes]
         self._tables = self._read_tables()
         self._advice = ""
+        self._ambiguous = set[str]()  # files with two captions
 
     def folder(self) -> Folder:
         if not self._names:
@@ -289,7 +290,8 @@ class _Reading:
             )
         used = {_stem(name) for name in found}
         self._problems.add(STRAY_CAPTION, [name for stem, all_ in stems.items() if stem not in used for name in all_])
-        self._problems.add(TWO_CAPTIONS, [name for name, all_ in found.items() if len(all_) > 1])
+        self._ambiguous = {name for name, all_ in found.items() if len(all_) > 1}
+        self._problems.add(TWO_CAPTIONS, sorted(self._ambiguous))
         return {name: all_[0] for name, all_ in found.items() if len(all_) == 1}
 
     def _with_sidecars(self, names: list[str], sidecars: Mapping[str, str]) -> list[str]:
@@ -300,7 +302,7 @@ class _Reading:
                 f"{len(shared)} files in {self._where} share a name but for the suffix, such as {shared[0]!r} and "
                 f"{shared[1]!r}, so that one caption file would be both of theirs; rename them"
             )
-        self._problems.add(NO_CAPTION, [name for name in names if name not in sidecars])
+        self._problems.add(NO_CAPTION, [name for name in names if name not in sidecars and name not in self._ambiguous])
         return [name for name in names if name in sidecars]
 
     def _labels(
@@ -357,6 +359,7 @@ class _Reading:
             classes.update(*(self._folders_in(split) for split in (self._spec.below, *self._spec.siblings)))
         if loose or (len(classes) < 2 and not asked):
             return names, None, (), ""
+        metadata.check_alike(classes, self._where)
         words = tuple(sorted(classes))
         numbers = {word: number for number, word in enumerate(words)}
         return names, np.array([numbers[first[name]] for name in names], np.int32), words, CLASSES.counted(len(words))
@@ -425,6 +428,8 @@ def _advice(absent: Sequence[str], there: set[str], stored: Mapping[str, int], t
     for name in absent[:1]:
         if name in stored:
             return f"{name!r} is there, and files with {suffix_of(name) or 'no suffix'} are not read. "
+        if name.replace("\\", "/") in there:
+            return f"The names in {tables[0].name!r} are written with backslashes: write {name.replace('\\', '/')!r}. "
         if "/" in name and name.partition("/")[2] in there:
             outer = name.partition("/")[0]
             return (

@@ -9,6 +9,8 @@ import hashlib
 import io
 import json
 import math
+import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 
@@ -24,6 +26,9 @@ NAME: Final = "file_name"
 LABEL: Final = "label"
 
 Label: TypeAlias = int | str
+
+_LARGEST_LABEL: Final = (1 << 31) - 1
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 @attrs.frozen(kw_only=True)
@@ -63,11 +68,13 @@ def tables_among(names: Iterable[str]) -> list[str]:
     """The metadata tables among `names`, at most one a directory.
 
     Raises:
-        SourceError: a directory has two.
+        SourceError: a directory has two, or one whose name is spelled another way.
     """
     found: dict[str, str] = {}
     for name in names:
         folder, _, base = name.rpartition("/")
+        if base.lower() in TABLES and base not in TABLES:
+            raise SourceError(f"{name!r} is no metadata table by its spelling; rename it to {base.lower()!r}")
         if base in TABLES:
             other = found.setdefault(folder, name)
             if other != name:
@@ -91,16 +98,18 @@ def read_table(
         captions: whether captions are wanted at all.
 
     Raises:
-        DamagedSourceError: it cannot be parsed.
+        DamagedSourceError: it cannot be parsed, or it has no rows.
         SourceError: it has no `file_name`, no caption or label, or values of another kind.
         OptionsError: it lacks the column `caption_field`.
     """
     path = f"{below}/{name}" if below else name
     data, where = storage.read(path), storage.location(path)
     rows = _PARSERS[name.rpartition(".")[2]](data, where)
+    if not rows:  # files would silently be without captions
+        raise DamagedSourceError(f"{where} has no rows ({len(data)} bytes); write it again, or remove it")
     columns = tuple(dict.fromkeys(key for row in rows for key in row))
     _check_named(columns, where)
-    field = _caption_column(columns, caption_field, where) if captions and columns else None
+    field = _caption_column(columns, caption_field, where) if captions else None
     folder = name.rpartition("/")[0]
     made = tuple(_row(row, number, field, folder, where) for number, row in enumerate(rows, 1))
     return Table(
@@ -116,7 +125,7 @@ def label_names(labels: Iterable[Label], where: str) -> tuple[str, ...]:
     """The names of labels that are words, sorted; `()` where they are numbers.
 
     Raises:
-        SourceError: some are words and some are numbers.
+        SourceError: some are words and some are numbers, or two words look the same.
     """
     words, numbers = set[str](), set[int]()
     for label in labels:
@@ -128,7 +137,46 @@ def label_names(labels: Iterable[Label], where: str) -> tuple[str, ...]:
         raise SourceError(
             f"labels in {where} are words and numbers, such as {min(words)!r} and {min(numbers)}; use one kind"
         )
+    check_alike(words, where)
     return tuple(sorted(words))
+
+
+def check_alike(words: Iterable[str], where: str) -> None:
+    """Refuses two labels that look the same, and would silently be two classes.
+
+    Raises:
+        SourceError: two differ in the space around them, or in the Unicode form alone.
+    """
+    seen: dict[str, str] = {}
+    for word in sorted(words):
+        other = seen.setdefault(unicodedata.normalize("NFC", word).strip(), word)
+        if other != word:
+            raise SourceError(
+                f"the labels {ascii(other)} and {ascii(word)} in {where} look the same and would be two classes; "
+                "write them in one way"
+            )
+
+
+def parse_json(text: str | bytes) -> Any:
+    """JSON in which every key stands once and every text is one.
+
+    Raises:
+        ValueError, RecursionError: it is none.
+    """
+    value = json.loads(text, object_pairs_hook=_object)
+    if ("\\u" if isinstance(text, str) else b"\\u") in text:  # type: ignore[operator]
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"it has {error.object[error.start]!a}, which is half of a character") from error
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"it has a key twice, among {listed([key for key, _ in pairs])}")
+    return found
 
 
 def _check_named(columns: Sequence[str], where: str) -> None:
@@ -197,7 +245,7 @@ def label_of(value: Any, at: str) -> Label | None:
     """
     if value is None or value == "":
         return None
-    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31):
+    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST_LABEL):
         return value
     raise SourceError(f"{at} is {value!r:.60}; a label is a whole number from 0, or a word")
 
@@ -208,7 +256,7 @@ def _lines(data: bytes, where: str) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except (ValueError, RecursionError) as error:
             raise DamagedSourceError(f"{where}, line {number} is no JSON: {error}") from error
         if not isinstance(row, dict):
@@ -236,9 +284,17 @@ def _separated(data: bytes, where: str) -> list[dict[str, Any]]:
 
 
 def _typed(values: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
-    """A CSV file has texts only: a label that is written as a number is one."""
+    """A CSV file has texts only: a label that is written as a number is one, and an empty value is none."""
     for column, value in values:
-        yield column, int(value) if column == LABEL and value.isascii() and value.isdigit() else value
+        yield column, label_in_text(value) if column == LABEL else value or None
+
+
+def label_in_text(text: str) -> Any:
+    """What a label is that was written down: a number, a word, or `1.0` and the like, which is neither."""
+    text = text.strip()
+    if text.isascii() and text.isdigit() and len(text) <= len(str(_LARGEST_LABEL)):
+        return int(text)
+    return float(text) if _NUMBER.fullmatch(text) else text or None
 
 
 def _columns(data: bytes, where: str) -> list[dict[str, Any]]:
@@ -247,7 +303,7 @@ def _columns(data: bytes, where: str) -> list[dict[str, Any]]:
     arrow = pyarrow()
     try:
         return arrow.parquet.read_table(arrow.BufferReader(data)).to_pylist()
-    except arrow.ArrowException as error:
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DamagedSourceError(f"{where} is not a parquet file that can be read: {error}") from error
 
 

@@ -71,7 +71,11 @@ class ParquetFiles(StoredFiles[ParquetRows]):
         if caption is None:
             check_index(index, len(self))
             return ()
-        found = metadata.captions_of(self._value(index, caption), f"{self.name(index)}, {caption!r}")
+        where = f"{self.name(index)}, {caption!r}"
+        try:
+            found = metadata.captions_of(self._value(index, caption), where)
+        except UnicodeDecodeError as error:
+            raise DamagedSourceError(f"{where} is no UTF-8: {error.reason} at {error.start}") from error
         if found is None:
             raise SourceError(f"{self.name(index)} has no caption in {caption!r}; list it in exclude")
         return found

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from dew.data import filenames
-from dew.data.errors import DamagedSourceError
+from dew.data.errors import DamagedSourceError, DewDataError
 from dew.data.storage import Storage
 from dew_media.files import metadata
 from dew_media.files.arrow import pyarrow
@@ -92,7 +92,9 @@ def read_group(spec: ParquetSpec, name: str, group: int, columns: Sequence[str],
     """Row group `group`, the `columns` of it, as a `pyarrow.Table`."""
 
     def read(file: Any) -> Any:
-        with pyarrow().parquet.ParquetFile(file, metadata=footer, pre_buffer=True) as reader:
+        library = pyarrow().parquet
+        # Not every writer adds checksums; where they are, damage shows that would else be another picture.
+        with library.ParquetFile(file, metadata=footer, pre_buffer=True, page_checksum_verification=True) as reader:
             return reader.read_row_group(group, columns=list(columns))
 
     return _with_file(spec, name, read)
@@ -108,7 +110,11 @@ def _with_file(spec: ParquetSpec, name: str, read: Any) -> Any:
             return read(str(path))
         with open_range(spec.storage, place) as file:
             return read(file)
-    except arrow.ArrowException as error:
+    except DewDataError:  # of the storage
+        raise
+    except (arrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the system, which says nothing about the file
+            raise
         raise DamagedSourceError(
             f"{spec.storage.location(place)} is not a parquet file that can be read: {error}; copy it again"
         ) from error

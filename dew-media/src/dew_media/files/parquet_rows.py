@@ -5,6 +5,7 @@ Known from the footers and the label column alone; encoded bytes are not read, u
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,7 +15,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from dew.data.errors import OptionsError, SourceError
+from dew.data.errors import DamagedSourceError, OptionsError, SourceError
 from dew_media.files import metadata
 from dew_media.files.arrow import pyarrow
 from dew_media.files.collection import Opened
@@ -75,9 +76,11 @@ class _Reading:
             if not schema.equals(self._schema):
                 raise SourceError(
                     f"the parquet files in {spec.where} have other columns: {self._names[0]!r} has "
-                    f"{listed(self._schema.names)}, {name!r} has {listed(schema.names)}, or of other types; "
+                    f"{_other(self._schema, schema)}, {name!r} has {_other(schema, self._schema)}; "
                     "keep files of one kind in a directory"
                 )
+        if twice := [name for name, count in Counter(self._schema.names).items() if count > 1]:
+            raise SourceError(f"{spec.where} names a column twice: {listed(twice)}; write it with one of each")
         self._problems = Problems()
 
     def rows(self) -> ParquetRows:
@@ -133,14 +136,13 @@ class _Reading:
 
         def nested(kind: Any) -> bool:
             return types.is_struct(kind) and any(
-                field.name == "bytes" and (types.is_binary(field.type) or types.is_large_binary(field.type))
-                for field in kind
+                field.name == "bytes" and _is_bytes(types, field.type) for field in kind
             )
 
         found = {
             field.name: nested(field.type)
             for field in self._schema
-            if nested(field.type) or types.is_binary(field.type) or types.is_large_binary(field.type)
+            if nested(field.type) or _is_bytes(types, field.type)
         }
         wanted = self._spec.column
         shown = ", ".join(f"{field.name!r} ({field.type})" for field in list(self._schema)[:8])
@@ -260,7 +262,11 @@ class _Reading:
         return found
 
     def _column(self, name: str, number: int, column: str) -> list[Any]:
-        return read_group(self._spec, name, number, [column]).column(column).to_pylist()
+        try:
+            return read_group(self._spec, name, number, [column]).column(column).to_pylist()
+        except UnicodeDecodeError as error:
+            where = f"{self._spec.storage.location(self._spec.inside(name))}, {column!r}"
+            raise DamagedSourceError(f"{where} is no UTF-8: {error.reason} at {error.start}") from error
 
     def _class_names(self, label: str) -> tuple[str, ...]:
         """The names that the Hugging Face library notes in a file's schema."""
@@ -323,6 +329,17 @@ class _Keys(Sequence[str]):
         group, row = cast("list[int]", self._places[index].tolist())
         file, first = self.firsts[group]
         return f"{self._names[file]}/{first + row}"
+
+
+def _is_bytes(types: Any, kind: Any) -> bool:
+    return types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
+
+
+def _other(schema: Any, than: Any) -> str:
+    """The columns of a schema that another does not have so; all of them where they only stand in another order."""
+    names = [f"{field.name} ({field.type})" for field in schema]
+    there = {f"{field.name} ({field.type})" for field in than}
+    return listed([name for name in names if name not in there] or (names if there == set(names) else [])) or "no more"
 
 
 def _may_lack(group: Any, path: str) -> bool:

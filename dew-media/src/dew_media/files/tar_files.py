@@ -5,7 +5,6 @@ index, before anything is read.
 """
 
 import hashlib
-import json
 import threading
 import warnings
 import zlib
@@ -170,11 +169,9 @@ class TarFiles(StoredFiles[TarSamples]):
             return None
         data, where = self._part(known, known.labels, index), f"the label of {self.name(index)}"
         value: Any = _note(data, where).get("label") if known.label_json else caption_text(data, where)
-        if isinstance(value, str) and value.isascii() and value.isdigit():
-            value = int(value)
-        label = metadata.label_of(value, where)
+        label = metadata.label_of(metadata.label_in_text(value) if isinstance(value, str) else value, where)
         if not isinstance(label, int):
-            raise SourceError(f"{where} is {label!r}; in tar shards a label is a whole number from 0")
+            raise SourceError(f"{where} is {label!r:.60}; in tar shards a label is a whole number from 0")
         return label
 
     def captions(self, index: int) -> tuple[str, ...]:
@@ -239,7 +236,7 @@ def _checked(parts: Parts, index: int, data: bytes) -> bytes:
 
 def _note(data: bytes, where: str) -> dict[str, Any]:
     try:
-        note = json.loads(data)
+        note = metadata.parse_json(data)
     except (ValueError, RecursionError) as error:
         raise DamagedSourceError(f"{where} is no JSON: {error}") from error
     if not isinstance(note, dict):
