@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any, TypeAlias
 
 from dew.data.errors import StreamClosedError
-from dew.data.pool import join
+from dew.data.pool import OwnThread, join
 
 _Job: TypeAlias = "tuple[int, Future[Any]]"
 
@@ -32,7 +32,7 @@ class Groups:
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, Future[Any]] = OrderedDict()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._threads: list[OwnThread] = []
         self._closed = False
         self.reads = 0
 
@@ -97,7 +97,7 @@ class Groups:
     def _start_threads(self, jobs: int) -> None:
         for _ in range(min(jobs, self._most_threads) - len(self._threads)):
             # Daemons: a read that hangs must not keep the interpreter from ending.
-            thread = threading.Thread(target=self._work, name=f"dew-row-groups-{len(self._threads)}", daemon=True)
+            thread = OwnThread(self._work, f"dew-row-groups-{len(self._threads)}")
             self._threads.append(thread)
             thread.start()
 

@@ -21,7 +21,7 @@ import attrs
 from dew.data import checks
 from dew.data.dataset import Batch
 from dew.data.errors import DewWarning
-from dew.data.pool import JOIN_SECONDS, join
+from dew.data.pool import JOIN_SECONDS, OwnThread, join
 from dew.data.step import LoadStep, StepStoppedError, batch_bytes
 
 logger = logging.getLogger("dew.data")
@@ -236,7 +236,7 @@ class ReadAheadFeed:
         self._slots.put(True)
         self._begin.put(first)
         # Started later: a Ctrl-C before the stream knows this feed must not leave a thread behind.
-        self._thread = threading.Thread(target=self._run, name="dew-read-ahead", daemon=True)
+        self._thread = OwnThread(self._run, "dew-read-ahead")
 
     def start(self) -> None:
         """Starts the thread, once."""

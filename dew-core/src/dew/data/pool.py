@@ -16,12 +16,41 @@ T = TypeVar("T")
 JOIN_SECONDS = 5.0
 
 
+class OwnThread(threading.Thread):
+    """A daemon thread whose end can be waited for, also after a Ctrl-C cut such a wait short.
+
+    CPython before 3.13 takes a thread for ended once its `join` was interrupted (the repair of its issue 89437 releases
+    the lock of a thread that is still running), so an event of our own says when it is.
+    """
+
+    def __init__(self, target: Callable[[], None], name: str) -> None:
+        super().__init__(target=target, name=name, daemon=True)
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """Runs the target, and says when it is over."""
+        try:
+            super().run()
+        finally:
+            self._over.set()
+
+    def ends(self, seconds: float) -> bool:
+        """Whether it ends within `seconds`; what little it does after its target is waited for too."""
+        deadline = time.monotonic() + seconds
+        if not self._over.wait(seconds):
+            return False
+        self.join(max(0.0, deadline - time.monotonic()))
+        while self in threading.enumerate() and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        return True
+
+
 class RecordPool:
     """`threads` threads that map a function over row numbers; the calling thread is one of them."""
 
     def __init__(self, threads: int) -> None:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = [_RowThread(self._jobs, number) for number in range(threads - 1)]
+        self._threads: list[OwnThread] = [_RowThread(self._jobs, number) for number in range(threads - 1)]
         for thread in self._threads:
             thread.start()
 
@@ -44,7 +73,7 @@ class RecordPool:
         return join(self._threads)
 
 
-def join(threads: list[threading.Thread], seconds: float = JOIN_SECONDS) -> list[str]:
+def join(threads: list[OwnThread], seconds: float = JOIN_SECONDS) -> list[str]:
     """Joins `threads` within `seconds` in all; names of those still alive.
 
     The garbage collector may close a dropped stream from one of its own threads: that one is not waited for, nor
@@ -54,9 +83,7 @@ def join(threads: list[threading.Thread], seconds: float = JOIN_SECONDS) -> list
     waiting = (here, here.mapper) if isinstance(here, _RowThread) else (here,)
     others = [thread for thread in threads if thread not in waiting and thread.ident is not None]
     deadline = time.monotonic() + seconds
-    for thread in others:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    return [thread.name for thread in others if thread.is_alive()]
+    return [thread.name for thread in others if not thread.ends(max(0.0, deadline - time.monotonic()))]
 
 
 class _Job:
@@ -102,15 +129,15 @@ class _Job:
                 self._failed_row, self._failure = row, error
 
 
-class _RowThread(threading.Thread):
+class _RowThread(OwnThread):
     """Works on the rows of jobs; `mapper` is the thread whose `map` it helps."""
 
     def __init__(self, jobs: "queue.SimpleQueue[_Job | None]", number: int) -> None:
-        super().__init__(name=f"dew-records-{number}", daemon=True)
+        super().__init__(self._work, f"dew-records-{number}")
         self._jobs = jobs
         self.mapper = threading.current_thread()
 
-    def run(self) -> None:
+    def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job.work()
             del job  # its rows must not live on while this thread waits
