@@ -18,6 +18,7 @@ from dew.data import (
     PositionError,
     PositionMismatchError,
     SourceError,
+    columns,
     identity,
     load,
 )
@@ -443,3 +444,22 @@ def test_a_source_without_state_has_no_position(all_kinds: Any, monkeypatch: pyt
 def test_names_hold_no_location(all_kinds: Any) -> None:
     state = saved(stream(all_kinds["parquet"], 4))
     assert not re.search(re.escape(str(Path(all_kinds["parquet"].paths[0]).parent)), json.dumps(state))
+
+
+def test_a_stream_and_its_passes_are_counted_by_name(all_kinds: Any) -> None:
+    from dew.data import metrics
+
+    def counted(name: str) -> dict[str, tuple[int, int]]:
+        return {each.kind: (each.steps, each.errors) for each in metrics.snapshot() if each.source == name}
+
+    dataset = stream(all_kinds["parquet"], 4, columns("id"), val_split="train", allow_overlap=True)
+    assert dataset.val is not None
+    with dataset.train(DataPartition()) as opened:
+        before = counted(opened.name)
+        next(opened)
+        with dataset.val(DataPartition()) as one_pass:  # type: ignore[attr-defined]
+            assert sum(int(batch["valid"].sum()) for batch in one_pass) == TOTAL
+        after = counted(opened.name)
+    for kind, steps in (("train", 1), ("validation", 6)):
+        first = before.get(kind, (0, 0))
+        assert after[kind] == (first[0] + steps, first[1])

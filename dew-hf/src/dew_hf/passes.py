@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, TypeAlias, cast
 import attrs
 import numpy as np
 
+from dew.data import metrics
 from dew.data.collate import collate
 from dew.data.dataset import Batch, DataPartition
 from dew.data.errors import OptionsError, SourceError
@@ -372,11 +373,19 @@ class StreamPass(StepStream):
     Every process reads the whole stream and keeps its rows, so all see the same number of steps.
     """
 
+    kind = metrics.VALIDATION
+
     def __init__(self, setup: Setup, partition: DataPartition, *, remainder: str, valid_field: str) -> None:
         super().__init__(setup.loading)
+        self.partition, self._stream = partition, setup.stream
         self._make = lambda: PassSteps(setup, partition, pad=remainder == "pad", valid_field=valid_field)
         self._make()  # refuses a batch that does not divide
         self._ended = False
+
+    @property
+    def name(self) -> str:
+        """What is read, as messages and metrics call it."""
+        return self._stream.name
 
     def __next__(self) -> Batch:
         if self._ended:
@@ -385,6 +394,7 @@ class StreamPass(StepStream):
             return super().__next__()
         except PassEndedError:
             self._error, self._ended = None, True
+            self.counts.errors -= 1  # the end of a pass is none
             raise StopIteration from None
 
     def _load_step(self) -> Any:

@@ -143,6 +143,11 @@ class PlainStream(StepStream):
         self._state = ShardRows.START  # at the step that the stream started from, or was set to
 
     @property
+    def name(self) -> str:
+        """What is read, as messages and metrics call it."""
+        return self._setup.stream.name
+
+    @property
     def batch(self) -> int:
         """The global batch."""
         return self._setup.batch
