@@ -23,6 +23,8 @@ def one_value(state: State, batch: Mapping[str, Any]) -> State:
 
 state: State = {"w": jnp.zeros(3)}
 trainer = Trainer(step, state)
+assert_type(trainer.state, State)
+assert_type(trainer.fit(data, steps=10), State)
 trainer.fit(data, step=10)  # error: reportCallIssue
 trainer.fit([1, 2, 3], steps=10)  # error: reportArgumentType
 Trainer(one_value, state)  # error: reportArgumentType

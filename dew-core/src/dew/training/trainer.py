@@ -84,7 +84,7 @@ class Trainer(Generic[State]):
             raise OptionsTypeError(f"place must be a Placement or a function of a batch, got {place!r}")
         if checkpoints is not None and not isinstance(checkpoints, Checkpoints):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise OptionsTypeError(f"checkpoints must be a Checkpoints, got {checkpoints!r}; Checkpoints(directory)")
-        self.state = state
+        self.state: State = state
         self.taken = 0
         self.metrics: dict[str, float] = {}
         self._step = step
