@@ -96,6 +96,8 @@ PROGRAM = """
             self.step = state["step"]
 
     counting = Dataset(train=Counting, batch=12)
+    generated = Dataset(train=lambda share: itertools.islice(Forward(share), 5), batch=12)
+    nothing = Dataset(train=lambda share: itertools.repeat(None), batch=12)
 """
 
 
@@ -227,6 +229,17 @@ def test_streams_without_random_access(check: Check, name: str, kind: str | None
     assert statuses(answer)["loading"] == "does not apply"
     assert (answer["resume"] or {}).get("kind") == kind
     assert answer["stages"] is None
+
+
+def test_streams_without_an_order_that_end(check: Check) -> None:
+    """A pass over validation data, and a generator: fewer steps, and no fault; what yields no batch is one."""
+    code, answer = check("data", "--split", "val")
+    assert (code, answer["steps"]) == (0, 1)
+    code, answer = check("generated", "--steps", "9")
+    assert (code, answer["steps"]) == (0, 3)
+    code, answer = check("nothing")
+    assert code == 1
+    assert failed(answer)["layout"]["what"] == "a batch must be a mapping of field to array, got NoneType"
 
 
 def test_large_steps_are_fewer(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,6 +219,20 @@ def test_a_validation_pass(program: str, tmp_path: Path) -> None:
     assert json.loads(run(program, "--split", "val", "--json").stdout)["ids"] == [0, 1, 2, 0]
 
 
+def test_long_words_and_names_stay_short(tmp_path: Path) -> None:
+    (tmp_path / "long.py").write_text(
+        "import numpy as np\nfrom dew.data import from_records\n"
+        "data = from_records({'caption': np.array(['A' * 5000] * 8), 'n' * 400: np.arange(8)}, batch=4)\n"
+    )
+    shown = run(f"{tmp_path}/long.py:data", "--html", tmp_path / "long.html").output
+    assert "A" * 5000 not in "".join(shown.split())
+    assert "...(5000letters)" in "".join(shown.split())
+    assert len(shown.splitlines()) < 100
+    page = Page((tmp_path / "long.html").read_text(encoding="utf-8"))
+    assert page.text.count("A" * 80 + "... (5000 letters)") == 4 + 4  # the field's first values, and each row's end
+    assert "th bdi{display:inline-block;max-width:24rem;overflow-wrap:break-word" in page.style
+
+
 def test_a_page_that_cannot_be_written(program: str, tmp_path: Path) -> None:
     for words, expected in (
         (

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from dew.cli.opening import Asked
+from dew.cli.opening import Asked, dataset_stream
 from dew.data.dataset import DataPartition, Dataset
 from dew.data.errors import OptionsError, SourceNotFoundError
 
@@ -104,6 +104,48 @@ def test_commands_on_a_program(dew: Dew, train: str) -> None:
     assert (shown.json["batch"], shown.json["seed"]) == (4, None)
     step = dew("order", "train.py:data", "--step", 3, "--json").json
     assert step["ids"] == shown.json["ids"] == shown.json["fields"]["x"]["sample"]
+
+
+CHATTY = """
+import os
+import subprocess
+import numpy as np
+from dew.data import dataset_of
+
+def loud(record):
+    print("from preprocess")
+    os.write(1, b"from C\\n")
+    return record
+
+subprocess.run(["echo", "from a child"], check=True)
+data = dataset_of([{"x": np.int32(n)} for n in range(40)], batch=4, preprocess=loud)
+"""
+
+
+@pytest.mark.parametrize("words", ["peek", "check --steps 2 --seconds 5", "bench --seconds 0.1 --workers 0,1"])
+def test_stdout_is_one_json_value_whatever_a_program_prints(dew: Dew, tmp_path: Path, words: str) -> None:
+    (tmp_path / "chatty.py").write_text(CHATTY)
+    ran = dew(*words.split(), "chatty.py:data", "--json")
+    assert (ran.code, ran.json["batch"]) == (0, 4)
+    assert "from a child" in ran.err
+    if not words.startswith("bench"):  # there, others read
+        assert "from preprocess" in ran.err
+        assert "from C" in ran.err
+
+
+def test_programs_that_want_arguments_or_end(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys\nsys.exit()\n")
+    with pytest.raises(OptionsError, match=r"line 2, raised SystemExit; it is run without arguments, and what stands"):
+        opened(f"{tmp_path}/train.py:data")
+
+
+def test_a_train_that_returns_no_iterator(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "from dew.data import Dataset\ndata = Dataset(train=lambda part: [1], batch=4)\n"
+    )
+    with Asked(source=f"{tmp_path}/train.py:data").opened() as dataset:  # noqa: SIM117
+        with pytest.raises(OptionsError, match="train of a Dataset must return an iterator over batches, got list"):
+            dataset_stream(dataset)
 
 
 @pytest.mark.parametrize(

@@ -428,6 +428,9 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"buckets": [(8, 8, 8)], "size": 8}, OptionsTypeError, "a bucket is .height, width. in pixels"),
     ({"buckets": True, "size": 64, "lanes": 2}, OptionsError, "two orders of training"),
     ({"storage_options": "key"}, OptionsTypeError, "storage_options must be a mapping, got str"),
+    ({"val_split": 3}, OptionsTypeError, "val_split must be a text or None, got 3 .int."),
+    ({"index": 3}, OptionsTypeError, "index must be a path or None, got 3 .int."),
+    ({"cache": "here"}, OptionsTypeError, "cache must be a BlockCache or None, got 'here' .str."),
     ({"max_pixels": 0}, OptionsError, "max_pixels must be at least 1"),
 ]
 

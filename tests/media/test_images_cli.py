@@ -156,7 +156,7 @@ class TestIndex:
         assert done.exit_code == 0
         where = tmp_path / "val/dew.idx.npz"
         size = (tmp_path / "val/0.tar").stat().st_size
-        assert f"{where}: 2 samples in 1 shards, 4 members (jpg, txt), {size:,} bytes" in done.stdout
+        assert f"{where}: 2 samples in 1 tar shard, 4 members (jpg, txt), {size:,} bytes" in done.stdout
         assert open_files(tmp_path, split="val").read(1) == b"z"
 
     def test_problems_are_listed(self, tmp_path: Path, write_tar: WriteTar) -> None:

@@ -157,6 +157,14 @@ def test_buckets_are_chosen_and_validation_reads_the_square(tmp_path: Path) -> N
     assert {batch["image"].shape for batch in dataset.val(DataPartition())} == {(4, 128, 128, 3)}
 
 
+def test_too_few_buckets_to_choose_from() -> None:
+    """At 64 x 64 the square alone has sides of 64, and buckets=True would silently be no buckets at all."""
+    match = r"bucket_step=64 leaves 1 of the 5 buckets or more that are chosen at size=64; .* as bucket_step=8, or"
+    with pytest.raises(OptionsError, match=match):
+        ImageOptions(size=64, buckets=True)
+    assert ImageOptions(size=64, buckets=True, bucket_step=8).buckets is True
+
+
 def test_buckets_refuse_another_batch(mixed: Path) -> None:
     dataset = ImageFolder(mixed, size=16, buckets=[(8, 16), (16, 8), (12, 12)]).load(batch=4)
     with pytest.raises(OptionsError, match="4"):

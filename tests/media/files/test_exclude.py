@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from dew.data.errors import DamagedSourceError, OptionsError, SourceError, SourceNotFoundError
+from dew.data.errors import DamagedSourceError, OptionsError, OptionsTypeError, SourceError, SourceNotFoundError
 from dew_media.files.collection import MediaFiles
 from dew_media.files.exclude import BadRecord, Manifest, read_manifest
 from dew_media.files.open import open_files
@@ -83,6 +83,8 @@ def test_keys_that_are_not_there(folder: Path) -> None:
     with pytest.raises(OptionsError, match=r"exclude leaves out all 6 files of the collection"):
         open_files(folder, exclude=[f"{'ab'[number % 2]}/{number}.jpg" for number in range(6)])
     assert open_files(folder, exclude=[]).digest() == open_files(folder).digest()
+    with pytest.raises(OptionsTypeError, match=r"exclude is the path of a manifest, or a collection of keys, got 5"):
+        open_files(folder, exclude=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(

@@ -341,6 +341,73 @@ class TestTables:
         with pytest.raises(DamagedSourceError, match=match):
             open_files(folder)
 
+    @pytest.mark.parametrize(("name", "text"), [("metadata.csv", "file_name,text\n"), ("metadata.jsonl", "")])
+    def test_tables_without_rows(self, fill: Fill, name: str, text: str) -> None:
+        """All images would be without captions, and nothing would say so."""
+        folder = fill(["a.jpg"])
+        (folder / name).write_text(text)
+        with pytest.raises(DamagedSourceError, match=rf"{name} has no rows \({len(text)} bytes\); write it again, or"):
+            open_files(folder, missing="drop")
+        assert len(open_files(folder, captions="none", labels="none")) == 1
+
+    def test_a_table_spelled_another_way(self, fill: Fill) -> None:
+        folder = fill(["a.jpg"])
+        jsonl(folder / "Metadata.JSONL", [{"file_name": "a.jpg", "text": "x"}])
+        with pytest.raises(SourceError, match=r"'Metadata\.JSONL' is no metadata table by its .* to 'metadata\.jsonl'"):
+            open_files(folder)
+
+    def test_empty_values_in_csv_are_none(self, fill: Fill) -> None:
+        folder = fill(["a.jpg", "b.jpg"])
+        (folder / "metadata.csv").write_text("file_name,text\na.jpg,\nb.jpg,x\n")
+        with pytest.raises(SourceError, match=r"1 file without a caption: 'a\.jpg'"):
+            open_files(folder)
+        assert open_files(folder, missing="drop").captions(0) == ("x",)
+
+    @pytest.mark.parametrize("label", ["1.0", "-1", "1e3", "9" * 5000])
+    def test_numbers_in_csv_that_are_no_labels(self, fill: Fill, label: str) -> None:
+        """A column with an empty value is written as 1.0, 2.0, 10.0; as words these would be sorted 1, 10, 2."""
+        folder = fill(["a.jpg"])
+        (folder / "metadata.csv").write_text(f"file_name,label\na.jpg,{label}\n")
+        with pytest.raises(SourceError, match=r"row 1, 'label' is .*; a label is a whole number from 0, or a word"):
+            open_files(folder)
+
+    def test_space_around_labels_in_csv(self, fill: Fill) -> None:
+        folder = fill(["a.jpg", "b.jpg"])
+        (folder / "metadata.csv").write_text("file_name,label\na.jpg,cat \nb.jpg, cat\n")
+        assert open_files(folder).label_names == ("cat",)
+        (folder / "metadata.csv").write_text("file_name,label\na.jpg, 1\nb.jpg,02\n")
+        files = open_files(folder)
+        assert [files.label(index) for index in range(2)] == [1, 2]
+
+    def test_labels_that_look_the_same(self, fill: Fill) -> None:
+        match = r"the labels .* and .* in .* look the same and would be two classes; write them in one way"
+        with pytest.raises(SourceError, match=match):
+            open_files(fill(["caf\u00e9/a.jpg", "cafe\u0301/b.jpg"]))
+        folder = fill(["a.jpg", "b.jpg"], folder="rows")
+        jsonl(folder / "metadata.jsonl", [{"file_name": "a.jpg", "label": "x"}, {"file_name": "b.jpg", "label": "x "}])
+        with pytest.raises(SourceError, match=match):
+            open_files(folder)
+
+    @pytest.mark.parametrize(
+        ("row", "match"),
+        [
+            ('{"file_name": "a.jpg", "text": "x", "text": "y"}', r"line 1 is no JSON: it has a key twice, among '"),
+            ('{"file_name": "a.jpg", "text": "\\ud83d"}', r"line 1 is no JSON: it has '\\ud83d', which is half of"),
+            ('{"file_name": "a.jpg", "label": "\\ud83d"}', r"line 1 is no JSON: it has '\\ud83d', which is half of"),
+        ],
+    )  # fmt: skip
+    def test_json_that_says_two_things_or_none(self, fill: Fill, row: str, match: str) -> None:
+        folder = fill(["a.jpg"])
+        (folder / "metadata.jsonl").write_text(row)
+        with pytest.raises(DamagedSourceError, match=match):
+            open_files(folder)
+
+    def test_names_with_backslashes(self, fill: Fill) -> None:
+        folder = fill(["s/a.jpg"])
+        jsonl(folder / "metadata.jsonl", [{"file_name": "s\\a.jpg", "text": "x"}])
+        with pytest.raises(SourceError, match=r"'metadata\.jsonl' are written with backslashes: write 's/a\.jpg'\. "):
+            open_files(folder)
+
     def test_bytes_that_are_no_text_and_no_parquet(self, fill: Fill) -> None:
         folder = fill(["a.jpg"])
         (folder / "metadata.csv").write_bytes(b"file_name,text\na.jpg,\xff\n")
@@ -392,7 +459,7 @@ class TestSidecars:
             (folder / name).write_text(name)
         match = (
             r"1 caption file without its file: 'README\.txt'; 1 file with two caption files: 'a\.jpg'; "
-            r"2 files without a caption: 'a\.jpg', 'c\.jpg'"
+            r"1 file without a caption: 'c\.jpg'"
         )
         with pytest.raises(SourceError, match=match):
             open_files(folder)

@@ -1,6 +1,7 @@
 """Parquet files with images in them: columns, row groups, what is refused."""
 
 import json
+import os
 import pickle
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dew.data.errors import DamagedSourceError, OptionsError, SourceError
+from dew.data.errors import DamagedSourceError, OptionsError, SourceError, StorageDeniedError
 from dew_media.files.collection import MediaFiles
 from dew_media.files.open import open_files, splits_in
 from dew_media.files.parquet import ParquetFiles
@@ -220,9 +221,51 @@ def test_no_column_of_bytes(tmp_path: Path) -> None:
 def test_files_of_two_kinds(write: Write) -> None:
     write("a.parquet", 1)
     with pytest.raises(
-        SourceError, match=r"have other columns: 'a\.parquet' has 'image', 'b\.parquet' has 'image', 'te"
+        SourceError, match=r"have other columns: 'a\.parquet' has no more, 'b\.parquet' has 'text \(string\)'; keep"
     ):
         open_files(write("b.parquet", 1, text=["x"]))
+    with pytest.raises(
+        SourceError, match=r"'a\.parquet' has 'text \(null\)', 'b\.parquet' has 'text \(string\)'; keep"
+    ):
+        open_files(write("a.parquet", 1, text=[None]))
+
+
+def test_a_column_named_twice(tmp_path: Path, encode: Encode) -> None:
+    columns = [pa.array([encode(0)]), pa.array(["a"]), pa.array(["b"])]
+    pq.write_table(pa.Table.from_arrays(columns, names=["image", "text", "text"]), tmp_path / "a.parquet")
+    with pytest.raises(SourceError, match=r"names a column twice: 'text'; write it with one of each"):
+        open_files(tmp_path)
+
+
+def test_views_are_bytes_too(tmp_path: Path, encode: Encode) -> None:
+    columns = {"image": pa.array([encode(0)], pa.binary_view()), "text": pa.array(["a"], pa.string_view())}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    files = open_files(tmp_path)
+    assert files.read(0) == encode(0)
+    assert files.captions(0) == ("a",)
+
+
+def test_text_that_is_no_utf8(tmp_path: Path, encode: Encode) -> None:
+    text = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
+    pq.write_table(pa.table({"image": [encode(0)], "text": text}), tmp_path / "a.parquet")
+    files = open_files(tmp_path)
+    with pytest.raises(DamagedSourceError, match=r"a\.parquet: row 0, 'text' is no UTF-8: invalid start byte at 0"):
+        files.captions(0)
+    pq.write_table(pa.table({"image": [encode(0)], "label": text}), tmp_path / "a.parquet")
+    with pytest.raises(DamagedSourceError, match=r"a\.parquet, 'label' is no UTF-8: invalid start byte at 0"):
+        open_files(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["page", "footer"])
+def test_bytes_that_were_altered(tmp_path: Path, encode: Encode, place: str) -> None:
+    """Arrow raises a plain OSError for some, and sees others by checksums alone."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"image": [encode(number) for number in range(4)]}), path, write_page_checksum=True)
+    data = bytearray(path.read_bytes())
+    data[200 if place == "page" else len(data) - 9] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(DamagedSourceError, match=r"a\.parquet is not a parquet file that can be read: .*; copy it"):
+        open_files(tmp_path).read(0)
 
 
 def test_damaged_files(write: Write) -> None:
@@ -232,6 +275,14 @@ def test_damaged_files(write: Write) -> None:
     with pytest.raises(
         DamagedSourceError, match=r"a\.parquet is not a parquet file that can be read: .*; copy it again"
     ):
+        open_files(folder)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read(write: Write) -> None:
+    folder = write("a.parquet", 1)
+    (folder / "a.parquet").chmod(0)
+    with pytest.raises(StorageDeniedError, match=r"a\.parquet may not be read: .*; check its permissions"):
         open_files(folder)
 
 

@@ -454,6 +454,14 @@ class TestIndex:
         assert open_files(shards, on_progress=lambda *now: told.append(now)).digest() == files.digest()
         assert not told
 
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+    def test_a_shard_that_may_not_be_read(self, shards: Path) -> None:
+        next(shards.glob("*.tar")).chmod(0)
+        with pytest.raises(
+            StorageDeniedError, match=r"\.tar may not be read: Permission denied; check its per"
+        ):
+            open_files(shards)
+
     def test_parsing_what_is_none(self) -> None:
         with pytest.raises(DamagedSourceError, match=r"x\.idx\.npz is no index of tar shards \(version 1\): "):
             parse_index(b"PK", "x.idx.npz")

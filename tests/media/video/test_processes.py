@@ -119,7 +119,8 @@ for clip in range({clips}):
 print(resident() - before)
 """
     done = subprocess.run([sys.executable, "-c", script], check=True, timeout=300, capture_output=True, text=True)
-    assert int(done.stdout) < 8 << 20
+    # What one clip in ten would leak of a decoded picture is several times as much; the rest is the allocator's.
+    assert int(done.stdout) < 16 << 20
 
 
 TRAINING = """

@@ -27,12 +27,13 @@ from dew.data import (
 from dew.data.errors import DamagedSourceError, OptionsTypeError
 from dew.data.order import draws_at
 from dew.data.source import RecordSource
-from dew.testing import SourceSuite, StreamSuite
+from dew.testing import ProviderSuite, SourceSuite, StreamSuite
 from dew_media.video.audio import AudioOptions
 from dew_media.video.opening import open_split
 from dew_media.video.source import VideoSource
 
 FILES = 7
+SILENCE = AudioOptions(rate=8000, missing="silence")
 HERE = Loading(workers=0, threads=1, read_buffer=0)
 
 
@@ -136,6 +137,27 @@ class TestStream(StreamSuite):
     def make_dataset(self, seed: int = 0, loading: Loading = HERE) -> Dataset:
         wanted: dict[str, Any] = {"frames": 3, "size": 16, "crop": "random", "flip": 0.5, "val_split": "validation"}
         return VideoFolder(self.path, seed=seed, loading=loading, **wanted).load(batch=4)
+
+
+class TestProvider(ProviderSuite):
+    """By name, from an index, with sound, several clips a file, and a validation split."""
+
+    batch = 4
+    splits = ("train", "val")
+    steps = 3
+    largest_count = 2
+    largest_pickle = 4_000
+
+    @pytest.fixture(autouse=True)
+    def _stored(self, splits: Path) -> None:
+        for split in ("train", "val"):
+            if not (splits / f"dew-video-{split}.index").exists():
+                assert dew.cli.main(["video", "index", str(splits), "--split", split, "--json"]) == 0
+        self.source, self.location = f"video/{splits}", str(splits.parent)
+
+    def arguments(self) -> dict[str, Any]:
+        options = VideoOptions(frames=3, size=16, fps=10, crop="random", clips_per_video=2, audio=SILENCE, times="when")
+        return {"options": options, "val_split": "val"}
 
 
 def test_a_record_is_a_clip_with_its_label_and_caption(folder: Path) -> None:
@@ -325,18 +347,39 @@ def test_sound_comes_with_its_clip(tmp_path: Path) -> None:
     assert record["audio"].dtype == np.float32
     assert np.abs(record["audio"]).max() > 0.5
     write_video(tmp_path, Video(name="quiet.mp4"))
-    with pytest.raises(SourceError, match=r"1 files have no sound: quiet.mp4; AudioOptions\(missing='silence'\)"):
+    with pytest.raises(SourceError, match=r"no sound: 1 file, quiet.mp4; AudioOptions\(missing='silence'\)"):
         opened(tmp_path, **options)
     silent = opened(tmp_path, fps=12.5, audio=AudioOptions(rate=8000, missing="silence"))
     assert not silent[1]["audio"].any()
 
 
+def test_what_was_read_before_changes_nothing(tmp_path: Path) -> None:
+    """Decoders of sound keep what they decoded before: a container that was read from would give other roundings."""
+    for name, codec, sound in (
+        ("a.mp4", "libx264", "aac"),
+        ("b.webm", "libvpx-vp9", "libopus"),
+        ("c.avi", "mpeg4", "mp3"),
+    ):
+        write_video(tmp_path, Video(name=name, codec=codec, frames=60, sound=beep, sound_codec=sound))
+    source = opened(tmp_path, fps=10, crop="random", fit="crop", audio=AudioOptions(rate=8000))
+    reads = [(index, seed) for seed in range(4) for index in range(len(source))]
+    alone: dict[tuple[int, int], dict[str, Any]] = {}
+    for index, seed in reads:
+        alone[index, seed] = source.drawn(index, np.random.default_rng(seed))
+        source.close()
+    for place in np.random.default_rng(0).integers(0, len(reads), 60):
+        index, seed = reads[place]
+        record = source.drawn(index, np.random.default_rng(seed))
+        for field in ("video", "audio"):
+            np.testing.assert_array_equal(record[field], alone[index, seed][field])
+    source.close()
+
+
 def test_files_too_short_for_a_clip_are_named_before_a_run(folder: Path, tmp_path: Path) -> None:
     write_video(tmp_path, Video(name="long.mp4"))
     write_video(tmp_path, Video(name="short.mp4", frames=5))
-    with pytest.raises(
-        SourceError, match=r"1 files are too short for a clip of 8 frames, every 1\.: short.mp4 \(5 fra"
-    ):
+    match = r"too short for a clip of 8 frames with stride=1: 1 file, short.mp4 \(5 frames\); short='repeat_last' or"
+    with pytest.raises(SourceError, match=match):
         opened(tmp_path, frames=8)
     assert numbers(opened(tmp_path, frames=8, short="repeat_last")[1]["video"]) == [0, 1, 2, 3, 4, 4, 4, 4]
     assert numbers(opened(tmp_path, frames=8, short="loop")[1]["video"]) == [0, 1, 2, 3, 4, 0, 1, 2]
@@ -347,7 +390,7 @@ def test_pixels_that_are_not_square(tmp_path: Path) -> None:
     write_video(tmp_path, Video(name="wide.mp4", aspect=Fraction(3, 2)))
     assert opened(tmp_path, size=None, fit=None)[0]["video"].shape[1:3] == (48, 96)
     assert opened(tmp_path, size=None, fit=None, aspect="ignore")[0]["video"].shape[1:3] == (48, 64)
-    with pytest.raises(SourceError, match=r"1 files have pixels that are not square: wide.mp4 \(3/2\)"):
+    with pytest.raises(SourceError, match=r"pixels that are not square: 1 file, wide.mp4 \(3/2\); aspect="):
         opened(tmp_path, aspect="refuse")
 
 

@@ -4,6 +4,7 @@ The checks are those that the suites of `dew.testing` run; here each gets its sh
 short says how many cases held so far. pytest is not needed.
 """
 
+import itertools
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from dew.testing.subject import Subject
 
 _PROCESSES: Final = (1, 2, 4)
+_PAST_THE_LAST: Final = 2  # steps that resuming reads past the last
 _STAGE_SHARE: Final = 0.1  # of the time goes to the figures of the stages
 _LONGEST_VALUE: Final = 60
 _STYLES: Final = {"held so far": "dim", "not reached": "dim", "does not apply": "dim", "failed": "red"}
@@ -95,7 +97,7 @@ def check(
     asked = Asked(source=source, batch=batch, split=split, seed=seed, pairs=pairs)
     with asked.opened() as dataset:
         counts = _dividing(dataset, processes, source)
-        steps = min(steps, _most_steps(dataset), _affordable(dataset, asked))
+        steps = min(steps, _most_steps(dataset, steps), _affordable(dataset, asked))
         plan = planned(dataset, asked, counts, steps)
         outcomes = list(_run(plan, seconds * (1 - _STAGE_SHARE), quiet=as_json))
         resume = _resume(dataset)
@@ -138,15 +140,24 @@ def _divisors(dataset: "Dataset") -> tuple[int, ...]:
     return counts_dividing(dataset, range(1, min(dataset.batch, 1 << 16) + 1))
 
 
-def _most_steps(dataset: "Dataset") -> int:
-    """Steps of a dataset that ends, less the two that resuming reads past the last."""
+def _most_steps(dataset: "Dataset", wanted: int) -> int:
+    """Steps of a dataset that ends, less the two that resuming reads past the last.
+
+    A stream without an order, such as a pass over validation data, is read to learn whether it ends before `wanted`.
+    """
     from dew.data.schedule import FixedBatch, whole_steps
     from dew.data.stream import RecordStream, stop_of
 
     with closing(_Closing(dataset)) as opened:
-        stop = stop_of(opened.stream.order) if isinstance(opened.stream, RecordStream) else None
+        if not isinstance(opened.stream, RecordStream):
+            try:
+                found = sum(1 for _ in itertools.islice(opened.stream, wanted + _PAST_THE_LAST))
+            except Exception:
+                return sys.maxsize  # the checks say where and why
+            return sys.maxsize if found == wanted + _PAST_THE_LAST else max(1, found - _PAST_THE_LAST)
+        stop = stop_of(opened.stream.order)
     schedule = FixedBatch(dataset.batch) if dataset.ramp is None else dataset.ramp.schedule(dataset.batch)
-    return sys.maxsize if stop is None else max(1, whole_steps(schedule, stop) - 2)
+    return sys.maxsize if stop is None else max(1, whole_steps(schedule, stop) - _PAST_THE_LAST)
 
 
 def _affordable(dataset: "Dataset", asked: Asked) -> int:

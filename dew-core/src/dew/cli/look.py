@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SAMPLE: Final = 6
 """Values of a field that stand in the table."""
+_LONGEST: Final = 80  # letters of one such value
 
 # Control characters, lone surrogates, and those that turn the direction of what follows.
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -161,8 +162,13 @@ def shape_text(shape: list[int]) -> str:
 
 def sample_text(found: Mapping[str, Any]) -> str:
     """The first values of `facts`, and whether there are more."""
-    words = [short(item) for item in found["sample"]]
+    words = [cut(short(item), _LONGEST) for item in found["sample"]]
     return " ".join([*words, *(["..."] if math.prod(found["shape"]) > len(words) else [])])
+
+
+def cut(text: str, most: int) -> str:
+    """At most `most` letters of `text`, and how many there are where there are more."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} letters)"
 
 
 def visible(text: str) -> str:

@@ -310,5 +310,7 @@ def main() -> NoReturn:
         try:
             teller.line({"result": measure(Job(**json.load(sys.stdin)), teller.part)})
         except Exception as error:
-            teller.line({"error": f"{type(error).__name__}: {error}"})
+            from dew.testing.counterexample import said_by
+
+            teller.line({"error": said_by(error)})
     sys.exit(0)

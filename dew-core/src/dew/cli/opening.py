@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 import click
 
-from dew.cli.output import json_option
+from dew.cli.output import json_option, stdout_kept_clean
 from dew.cli.program import is_program, program_dataset
 from dew.data.errors import DewDataError, OptionsError
 
@@ -42,17 +42,18 @@ class Asked:
 
         By default a loaded source is read in this process without read-ahead: a command looks at a step or two. Rows
         that need a `preprocess` are read as they are stored, since their records are the same with any. A program's
-        dataset is what the program made of it, `loading` too.
+        dataset is what the program made of it, `loading` too. What is printed while it is in use goes to stderr.
 
         Raises:
             click.UsageError: a batch was not given, and a loaded source needs one.
             OptionsError: the program has another batch, or was given a seed or options; and as `load`.
         """
-        if is_program(self.source):
-            with program_dataset(self.source) as dataset:
-                yield self._split_of(dataset)
-        else:
-            yield self._loaded(loading)
+        with stdout_kept_clean():
+            if is_program(self.source):
+                with program_dataset(self.source) as dataset:
+                    yield self._split_of(dataset)
+            else:
+                yield self._loaded(loading)
 
     @property
     def stored_rows(self) -> bool:
@@ -196,7 +197,14 @@ def record_stream(dataset: "Dataset", source: str) -> "RecordStream":
 
 
 def dataset_stream(dataset: "Dataset") -> "Iterator[Batch]":
-    """A fresh training stream that reads every row of a step."""
+    """A fresh training stream that reads every row of a step.
+
+    Raises:
+        OptionsError: what `train` returns is no iterator.
+    """
     from dew.data.dataset import DataPartition
 
-    return dataset.train(DataPartition())
+    stream = dataset.train(DataPartition())
+    if not hasattr(stream, "__next__"):
+        raise OptionsError(f"train of a Dataset must return an iterator over batches, got {type(stream).__name__}")
+    return stream

@@ -1,7 +1,10 @@
 """What commands print: tables for people, one JSON value for scripts."""
 
+import contextlib
 import json
-from collections.abc import Iterable, Sequence
+import os
+import sys
+from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +19,23 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 def print_json(value: Any) -> None:
     """One JSON value on stdout; a number that JSON cannot hold is refused rather than written as `NaN`."""
     click.echo(json.dumps(value, allow_nan=False))
+
+
+@contextlib.contextmanager
+def stdout_kept_clean() -> Generator[None]:
+    """What is printed meanwhile goes to stderr, also by threads, child processes and code that is not Python.
+
+    stdout may be one JSON value, and a user's own functions print whenever records are read.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # one of the two is closed
+            sys.stdout.flush()
+            kept = os.dup(1)
+            stack.callback(os.close, kept)
+            os.dup2(2, 1)
+            stack.callback(os.dup2, kept, 1)
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        yield
 
 
 def console() -> "Console":

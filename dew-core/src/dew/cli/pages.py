@@ -13,7 +13,7 @@ from typing import Any, Final
 import attrs
 import numpy as np
 
-from dew.cli.look import Look, facts, flat, plain, sample_text, shape_text, short, visible
+from dew.cli.look import Look, cut, facts, flat, plain, sample_text, shape_text, short, visible
 from dew.cli.texts import Piece, RowText
 from dew.data.provider import Picture
 from dew.tokens.chat.roles import ROLES
@@ -53,6 +53,7 @@ table{border-collapse:collapse;font-size:.9rem;min-width:100%}
 caption{text-align:left;color:var(--soft);padding:0 0 .5rem}
 th,td{text-align:left;vertical-align:top;padding:.35rem .9rem .35rem 0;border-bottom:1px solid var(--line)}
 thead th{color:var(--soft);font-weight:600;white-space:nowrap}
+th bdi{display:inline-block;max-width:24rem;overflow-wrap:break-word;white-space:normal}
 tbody tr:nth-child(even){background:var(--zebra)}
 td.text{min-width:16rem;max-width:36rem;overflow-wrap:anywhere}
 td.values:not(.text),td code{white-space:nowrap}
@@ -175,7 +176,7 @@ def _fields(seen: Look) -> str:
             f'<tr><th scope="row">{said(name)}</th><td><code>{shape_text(found["shape"])}</code></td>'
             f"<td><code>{text(found['dtype'])}</code></td>"
             f'<td class="number">{text(short(found["min"]))}</td><td class="number">{text(short(found["max"]))}</td>'
-            f'<td class="text values">{said(_cut(sample_text(found)))}</td></tr>'
+            f'<td class="text values">{said(sample_text(found))}</td></tr>'
         )
     head = _head(["field", "shape", "dtype", "min", "max", "first values"], numbers=("min", "max"))
     what = "One record, as it is stored" if seen.alone is not None else "Every field of the batch"
@@ -221,7 +222,7 @@ def _what_colours(rows: Sequence[RowText]) -> str:
 
 
 def _piece(piece: Piece) -> str:
-    words = text(_cut(piece.text, _MOST_LETTERS_OF_A_PIECE))
+    words = text(cut(piece.text, _MOST_LETTERS_OF_A_PIECE))
     if piece.role is not None:
         return _coloured(words, *_role_colour(piece.role))
     if piece.segment is None:
@@ -265,20 +266,16 @@ def _id(ids: Sequence[int] | None, row: int) -> str:
 
 def _cell(value: Any) -> str:
     if isinstance(value, str):
-        return f'<td class="text">{said(_cut(value))}</td>'
+        return f'<td class="text">{said(cut(value, _MOST_LETTERS))}</td>'
     array = np.asarray(value)
     values = " ".join(short(plain(item)) for item in array.reshape(-1)[:_MOST_VALUES])
     if array.ndim == 0:
-        return f'<td class="values">{said(_cut(values))}</td>'
+        return f'<td class="values">{said(cut(values, _MOST_LETTERS))}</td>'
     if array.ndim > 1 and array.dtype.kind in "biuf" and array.size > _MOST_VALUES:
         mean = short(float(array.mean()))
         values = f"{short(plain(array.min()))} to {short(plain(array.max()))}, mean {mean}"
         return f'<td class="values">{said(values)}<br><span class="note">{shape_text(list(array.shape))}</span></td>'
-    return f'<td class="values">{said(_cut(values) + (" ..." if array.size > _MOST_VALUES else ""))}</td>'
-
-
-def _cut(value: str, most: int = _MOST_LETTERS) -> str:
-    return value if len(value) <= most else f"{value[:most]}... ({len(value)} letters)"
+    return f'<td class="values">{said(cut(values, _MOST_LETTERS) + (" ..." if array.size > _MOST_VALUES else ""))}</td>'
 
 
 def _statistics(statistics: Mapping[str, Mapping[str, int]]) -> str:

@@ -11,7 +11,7 @@ import sys
 import traceback
 import types
 from collections.abc import Generator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,11 +69,10 @@ def _module(path: Path) -> Generator[types.ModuleType, None, None]:
 
 
 def _run(module: types.ModuleType, path: Path) -> None:
-    """Runs the file; what it prints goes to stderr, since stdout may be one JSON value."""
+    """Runs the file, as if it had been given no arguments."""
     arguments, sys.argv = sys.argv, [str(path)]
     try:
-        with redirect_stdout(sys.stderr):
-            exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)
+        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:
         raise _failed(str(path), error) from error
     finally:
@@ -84,7 +83,10 @@ def _failed(file: str, error: BaseException) -> OptionsError:
     """What the file raised, with the last of its lines that took part."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     where = f", line {lines[-1]}," if lines else ""
-    return OptionsError(f"{file}{where} raised {type(error).__name__}: {error}; {_GUARDED}")
+    said = f": {error}" if str(error) else ""
+    return OptionsError(
+        f"{file}{where} raised {type(error).__name__}{said}; it is run without arguments, and {_GUARDED}"
+    )
 
 
 def _dataset(module: types.ModuleType, file: str, name: str) -> "Dataset":
@@ -117,8 +119,7 @@ def _called(found: Any, file: str, name: str) -> Any:
             "name a Dataset, or a function without arguments that returns one"
         )
     try:
-        with redirect_stdout(sys.stderr):
-            return found()
+        return found()
     except (Exception, SystemExit) as error:
         raise _failed(file, error) from error
 

@@ -2,7 +2,7 @@
 
 Streams side by side in one process share what a process has for itself: the seed of Python's hashes, which decides the
 order of a set, module state, caches. So the dataset is also made by a process of its own, with another hash seed, and
-every row that it reads is compared by digest.
+every field of every row that it reads is compared by digest.
 """
 
 import contextlib
@@ -27,6 +27,9 @@ from dew.testing.subject import DIRECT, Step, Subject, varied
 Opens: TypeAlias = "Callable[[], AbstractContextManager[Dataset]]"
 """Makes the dataset, for as long as it is in use; it is pickled, and called in the other process."""
 
+Digests: TypeAlias = dict[str, str]
+"""Of a row: dotted name of a field -> digest of its dtype, shape and values."""
+
 _CHILD: Final = "import sys; sys.path[:] = {path!r}; from dew.testing.apart import main; main()"
 _HASH_SEED: Final = "PYTHONHASHSEED"
 _LOOK_SECONDS: Final = 0.1  # between two looks at whether the process has ended
@@ -36,14 +39,16 @@ def another_process_reads_the_same(subject: Subject, opens: Opens) -> Check:
     """A process with another hash seed, which makes the dataset for itself, reads the same rows."""
     ours: list[Step] = []
     yield from subject.read(1, subject.steps, ours)
-    theirs: list[list[str]] = []
+    theirs: list[list[Digests]] = []
     yield from _read_apart(opens, subject.steps, theirs)
     for step, digests in zip(ours, theirs, strict=True):
         for row, (here, there) in enumerate(zip(_digests(step.batch), digests, strict=True)):
             if here != there:
+                fields = " and ".join(repr(name) for name in here | there if here.get(name) != there.get(name))
                 raise Counterexample(
-                    f"row {row} of the step is another in a process with another {_HASH_SEED}: no record may depend on "
-                    "the order of a set, on hash(), or on what a process has for itself",
+                    f"row {row} of the step is another in a process with another {_HASH_SEED}, in {fields}: no record "
+                    "may depend on the order of a set, on hash(), on a global random generator, or on what a process "
+                    "has for itself",
                     step=step.number,
                     place=None if step.place is None else step.place + row,
                     records=step.ids[row : row + 1],
@@ -59,7 +64,7 @@ def loaded(source: str, arguments: dict[str, Any]) -> Generator[Dataset]:
     yield load(source, **arguments)
 
 
-def _read_apart(opens: Opens, steps: int, into: list[list[str]]) -> Check:
+def _read_apart(opens: Opens, steps: int, into: "list[list[Digests]]") -> Check:
     """Puts the digests that another process reads into a list; whoever stops waiting ends the process."""
     import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
@@ -98,21 +103,19 @@ def _other_seed() -> str:
     return str(int(seed) + 1) if seed.isdecimal() and int(seed) < 1 << 31 else "1"
 
 
-def _digests(batch: Batch) -> list[str]:
-    """A digest of every row."""
-    return [_digest(row_of(batch, row)) for row in range(rows_in(batch))]
+def _digests(batch: Batch) -> list[Digests]:
+    """Those of every row."""
+    return [{name: _digest(value) for name, value in leaves(row_of(batch, row))} for row in range(rows_in(batch))]
 
 
-def _digest(row: dict[str, Any]) -> str:
-    digest = hashlib.sha256()
-    for name, value in leaves(row):
-        array = np.asarray(value)
-        digest.update(f"{name} {array.dtype} {array.shape} ".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
+def _digest(value: Any) -> str:
+    array = np.asarray(value)
+    digest = hashlib.sha256(f"{array.dtype} {array.shape} ".encode())
+    digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 
-def _read(opens: Opens, steps: int) -> list[list[str]]:
+def _read(opens: Opens, steps: int) -> list[list[Digests]]:
     with opens() as dataset:
         read: list[Step] = []
         direct = varied(dataset, loading=DIRECT) or dataset

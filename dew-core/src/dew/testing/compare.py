@@ -158,8 +158,18 @@ def _unequal(name: str, left: Any, right: Any) -> Difference | None:
     if here.ndim:
         for row in range(len(here)):
             if not _same(here[row], there[row]):
-                return Difference(f"{name} is {_short(here[row])} and {_short(there[row])} in row {row}", row)
-    return Difference(f"{name} is {_short(here)} and {_short(there)}")
+                return Difference(f"{name} is {_both(here[row], there[row])} in row {row}", row)
+    return Difference(f"{name} is {_both(here, there)}")
+
+
+def _both(here: Any, there: Any) -> str:
+    """Two values that differ; of arrays that look alike when they are short, the first entries that differ."""
+    left, right = _short(here), _short(there)
+    if left != right or not np.ndim(here):
+        return f"{left} and {right}"
+    place = next(place for place in np.ndindex(here.shape) if not _same(here[place], there[place]))
+    where = ", ".join(map(str, place))
+    return f"{_short(here[place])} and {_short(there[place])} at [{where}]"
 
 
 def _same(here: npt.NDArray[Any], there: npt.NDArray[Any]) -> bool:

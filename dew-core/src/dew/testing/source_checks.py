@@ -39,7 +39,7 @@ def reads_the_same_record_twice(make: MakeSource, indices: Sequence[int] | None 
     """Also from a source that was opened anew."""
     source, other = make(), make()
     for index in sampled(source) if indices is None else indices:
-        once = source[index]
+        once = copied(source[index])  # a buffer that is filled again would agree with itself
         alike(once, source[index], "is not the same when it is read again", index)
         alike(once, other[index], "is not the same in a source that is opened anew", index)
         yield True
@@ -48,9 +48,9 @@ def reads_the_same_record_twice(make: MakeSource, indices: Sequence[int] | None 
 def records_stay(make: MakeSource) -> Check:
     """Reading another record does not change one that was read before, as a buffer that is filled again would."""
     source = make()
-    kept = [source[index] for index in sampled(source)]
-    for index, record in zip(sampled(source), kept, strict=True):
-        alike(record, make()[index], "changed when other records were read", index)
+    kept = [(record, copied(record)) for record in map(source.__getitem__, sampled(source))]
+    for index, (record, before) in zip(sampled(source), kept, strict=True):
+        alike(before, record, "changed when other records were read", index)
         yield True
 
 
@@ -121,7 +121,7 @@ def threads_read_the_same(make: MakeSource) -> Check:
     source = make()
     indices = sampled(source) * 4
     other = make()
-    expected = [other[index] for index in sampled(source)] * 4
+    expected = [copied(other[index]) for index in sampled(source)] * 4
     with ThreadPoolExecutor(8) as threads:
         for index, left, right in zip(indices, threads.map(source.__getitem__, indices), expected, strict=True):
             alike(right, left, "is another when eight threads read at once", index)
@@ -131,7 +131,13 @@ def threads_read_the_same(make: MakeSource) -> Check:
 def pickles_by_path(make: MakeSource, *, largest: int | None) -> Check:
     """A pickle of at most `largest` bytes that reads the same records."""
     source = make()
-    data = pickle.dumps(source)
+    try:
+        data = pickle.dumps(source)
+    except Exception as error:
+        raise Counterexample(
+            f"the source does not pickle, so no worker process can open it: {type(error).__name__}: {error}; "
+            "define __reduce__, which returns how to open it by path"
+        ) from error
     if largest is not None and len(data) > largest:
         raise Counterexample(
             f"a pickle of the source takes {len(data)} bytes, more than {largest}: "
@@ -141,7 +147,7 @@ def pickles_by_path(make: MakeSource, *, largest: int | None) -> Check:
     if len(other) != len(source):
         raise Counterexample(f"the source has {len(source)} records, and {len(other)} after a pickle")
     for index in sampled(source):
-        alike(source[index], other[index], "is another after a pickle", index)
+        alike(copied(source[index]), other[index], "is another after a pickle", index)
         yield True
 
 
@@ -178,10 +184,10 @@ def readers_are_independent(make: MakeSource) -> Check:
     if own is None:
         return
     one, two = own(), own()
-    alike(one[0], two[0], "is another from a second reader", 0)
+    alike(copied(one[0]), two[0], "is another from a second reader", 0)
     one.close()
     try:
-        alike(source[0], two[0], "is another once a first reader was closed", 0)
+        alike(copied(source[0]), two[0], "is another once a first reader was closed", 0)
     except Counterexample:
         raise
     except Exception as error:
@@ -201,7 +207,7 @@ def drawn_follows_its_generator(make: MakeSource) -> Check:
         return
     other: Any = make()
     for index in sampled(source):
-        plain, once = source[index], drawn(index, draws_at(1, index))
+        plain, once = copied(source[index]), copied(drawn(index, draws_at(1, index)))
         if layout(once, shapes=True) != layout(plain, shapes=True):
             raise Counterexample(
                 f"source[i] has the fields {layout(plain, shapes=True)}, drawn(i) {layout(once, shapes=True)}",

@@ -3,7 +3,7 @@
 Processes are played by streams side by side, one a share, since a share's batches depend on nothing but its partition.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -90,12 +90,15 @@ def taken(stream: "Iterator[Batch]", step: int) -> Batch:
     """The next batch.
 
     Raises:
-        Counterexample: the stream has ended.
+        Counterexample: the stream has ended, or what it yields is no batch.
     """
     try:
-        return next(stream)
+        batch = cast("object", next(stream))
     except StopIteration:
         raise Counterexample("the stream ended before this step", step=step) from None
+    if not isinstance(batch, Mapping):
+        raise Counterexample(f"a batch must be a mapping of field to array, got {type(batch).__name__}", step=step)
+    return cast("Batch", batch)
 
 
 def whole(streams: Streams, step: int) -> Step:

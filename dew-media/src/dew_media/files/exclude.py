@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, cast
 
 import attrs
 
-from dew.data.errors import DamagedSourceError, SourceError
+from dew.data.errors import DamagedSourceError, OptionsTypeError, SourceError
 from dew.data.storage import Storage
 from dew_media.files.collection import MediaFiles
 
@@ -111,6 +111,8 @@ def excluded(
     """
     if exclude is None:
         return files
+    if not isinstance(exclude, str | os.PathLike | Collection):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise OptionsTypeError(f"exclude is the path of a manifest, or a collection of keys, got {exclude!r}")
     if not isinstance(exclude, str | os.PathLike):
         return files.without(exclude)
     manifest = read_manifest(exclude, storage_options)

@@ -428,8 +428,8 @@ def _advice(absent: Sequence[str], there: set[str], stored: Mapping[str, int], t
     for name in absent[:1]:
         if name in stored:
             return f"{name!r} is there, and files with {suffix_of(name) or 'no suffix'} are not read. "
-        if name.replace("\\", "/") in there:
-            return f"The names in {tables[0].name!r} are written with backslashes: write {name.replace('\\', '/')!r}. "
+        if (slashes := name.replace("\\", "/")) in there:
+            return f"The names in {tables[0].name!r} are written with backslashes: write {slashes!r}. "
         if "/" in name and name.partition("/")[2] in there:
             outer = name.partition("/")[0]
             return (

@@ -152,7 +152,7 @@ def check_alike(words: Iterable[str], where: str) -> None:
         other = seen.setdefault(unicodedata.normalize("NFC", word).strip(), word)
         if other != word:
             raise SourceError(
-                f"the labels {ascii(other)} and {ascii(word)} in {where} look the same and would be two classes; "
+                f"the labels {other!a} and {word!a} in {where} look the same and would be two classes; "
                 "write them in one way"
             )
 
@@ -245,8 +245,9 @@ def label_of(value: Any, at: str) -> Label | None:
     """
     if value is None or value == "":
         return None
-    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST_LABEL):
-        return value
+    whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST_LABEL
+    if whole or isinstance(value, str):
+        return cast("Label", value)
     raise SourceError(f"{at} is {value!r:.60}; a label is a whole number from 0, or a word")
 
 
@@ -304,7 +305,8 @@ def _columns(data: bytes, where: str) -> list[dict[str, Any]]:
     try:
         return arrow.parquet.read_table(arrow.BufferReader(data)).to_pylist()
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DamagedSourceError(f"{where} is not a parquet file that can be read: {error}") from error
+        why = " ".join(str(error).split())  # some are several lines
+        raise DamagedSourceError(f"{where} is not a parquet file that can be read: {why}") from error
 
 
 def _text(data: bytes, where: str) -> str:

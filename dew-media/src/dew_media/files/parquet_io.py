@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from dew.data import filenames
-from dew.data.errors import DamagedSourceError, DewDataError
+from dew.data.errors import DamagedSourceError, DewDataError, StorageDeniedError
 from dew.data.storage import Storage
 from dew_media.files import metadata
 from dew_media.files.arrow import pyarrow
@@ -112,9 +112,13 @@ def _with_file(spec: ParquetSpec, name: str, read: Any) -> Any:
             return read(file)
     except DewDataError:  # of the storage
         raise
+    except PermissionError as error:
+        where = spec.storage.location(place)
+        raise StorageDeniedError(f"{where} may not be read: {error}; check its permissions") from error
     except (arrow.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # of the system, which says nothing about the file
             raise
+        why = " ".join(str(error).split())  # some are several lines
         raise DamagedSourceError(
-            f"{spec.storage.location(place)} is not a parquet file that can be read: {error}; copy it again"
+            f"{spec.storage.location(place)} is not a parquet file that can be read: {why}; copy it again"
         ) from error

@@ -79,7 +79,8 @@ class _Reading:
                     f"{_other(self._schema, schema)}, {name!r} has {_other(schema, self._schema)}; "
                     "keep files of one kind in a directory"
                 )
-        if twice := [name for name, count in Counter(self._schema.names).items() if count > 1]:
+        columns = Counter(cast("list[str]", self._schema.names))
+        if twice := [name for name, count in columns.items() if count > 1]:
             raise SourceError(f"{spec.where} names a column twice: {listed(twice)}; write it with one of each")
         self._problems = Problems()
 

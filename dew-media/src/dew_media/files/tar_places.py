@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import attrs
 
 from dew.data import filenames
-from dew.data.errors import DamagedSourceError, OptionsError, SourceError, StorageError
+from dew.data.errors import DamagedSourceError, OptionsError, SourceError, StorageDeniedError, StorageError
 from dew.data.storage import Storage
 from dew_media.files.listing import UNKNOWN, list_files, suffix_of
 from dew_media.files.problems import SHARDS
@@ -234,8 +234,12 @@ def _reader(spec: ShardSpec, shard: Found) -> Generator[Read]:
     if path is None:
         yield _Window(spec.storage, name, shard.size).read
         return
-    spec.storage.size(name)  # says what is wrong, where it cannot be opened
-    with path.open("rb", buffering=0) as file:
+    spec.storage.size(name)  # says what is wrong, where it is not there
+    try:
+        opened = path.open("rb", buffering=0)
+    except PermissionError as error:
+        raise StorageDeniedError(f"{path} may not be read: {error.strerror}; check its permissions") from error
+    with opened as file:
 
         def read(start: int, stop: int) -> bytes:
             file.seek(start)

@@ -204,8 +204,9 @@ class AspectBuckets:
         counts = self.counts
         used = sum(count > 0 for count in counts)
         lines = [
-            f"{used} aspect buckets for {len(self)} records, batch {batch}: {self.trimmed:.1%} of a picture is trimmed "
-            f"on average; what an epoch leaves over of a step begins the bucket's next one"
+            f"{used} aspect bucket{'' if used == 1 else 's'} for {len(self)} records, batch {batch}: "
+            f"{self.trimmed:.1%} of a picture is trimmed on average; what an epoch leaves over of a step begins the "
+            "bucket's next one"
         ]
         for (height, width), count in zip(self.sizes, counts, strict=True):
             lines.append(f"  {width} x {height}: {count} records, {_often(count, batch)}")

@@ -12,7 +12,7 @@ from rich.text import Text
 from dew.data.storage import Storage
 from dew_media.files.exclude import Manifest
 from dew_media.files.open import open_files, tar_places
-from dew_media.files.problems import Problems
+from dew_media.files.problems import SHARDS, Problems
 from dew_media.files.progress import files_bar, index_bar
 from dew_media.files.tar_index import TarIndex, problems_of
 from dew_media.files.tar_places import write_index
@@ -70,8 +70,8 @@ def _about(made: TarIndex, where: str) -> dict[str, Any]:
 
 def _show_index(about: dict[str, Any]) -> None:
     click.echo(
-        f"{about['index']}: {about['samples']:,} samples in {about['shards']:,} shards, {about['members']:,} members "
-        f"({', '.join(about['suffixes'][:8])}), {about['bytes']:,} bytes"
+        f"{about['index']}: {about['samples']:,} samples in {SHARDS.counted(about['shards'])}, "
+        f"{about['members']:,} members ({', '.join(about['suffixes'][:8])}), {about['bytes']:,} bytes"
     )
     if lacking := about["without_end"]:
         click.echo(f"without the mark that ends an archive, so perhaps cut: {', '.join(lacking[:5])} ({len(lacking)})")

@@ -20,7 +20,7 @@ from dew_media.files.folder import CaptionsFrom, LabelsFrom
 from dew_media.files.open import Layout
 from dew_media.files.problems import check_missing
 from dew_media.geometry import Crop, Fit, Geometry, Size
-from dew_media.images.buckets import sorted_buckets
+from dew_media.images.buckets import FEWEST, candidates, sorted_buckets
 
 Captions: TypeAlias = Literal["keep", "drop", "require"]
 """Whether batches carry captions: where there are any, never, or always, so that a collection without is refused."""
@@ -28,7 +28,18 @@ Captions: TypeAlias = Literal["keep", "drop", "require"]
 FileCaptions: TypeAlias = Literal["keep", "drop", "require", "metadata", "sidecars"]
 """The same, or where they are: in the metadata, or in files beside the images."""
 
-_text = attrs.validators.optional(attrs.validators.instance_of(str))
+
+def _of(kind: type[Any], what: str) -> Any:
+    """A validator: one of a class, or None."""
+
+    def check(_instance: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
+        if value is not None and not isinstance(value, kind):
+            raise OptionsTypeError(f"{attribute.name} must be {what} or None, got {value!r} ({type(value).__name__})")
+
+    return check
+
+
+_text = _of(str, "a text")
 
 
 def _one_of(known: Any, *, optional: bool = False) -> Any:
@@ -46,6 +57,10 @@ def _one_of(known: Any, *, optional: bool = False) -> Any:
 def _as_tuple(value: Any) -> Any:
     """A command line and JSON write lists."""
     return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
+
+
+def _as_path(value: "str | os.PathLike[str] | None") -> str | None:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _as_sizes(value: Any) -> Any:
@@ -136,11 +151,9 @@ class FileOptions(PictureOptions):
     caption_field: str | None = attrs.field(default=None, validator=_text)
     part: str | None = attrs.field(default=None, validator=_text)
     column: str | None = attrs.field(default=None, validator=_text)
-    index: str | None = attrs.field(default=None, converter=attrs.converters.optional(os.fspath))
+    index: str | None = attrs.field(default=None, converter=_as_path, validator=_of(str, "a path"))
     storage_options: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
-    cache: BlockCache | None = attrs.field(
-        default=None, repr=False, validator=attrs.validators.optional(attrs.validators.instance_of(BlockCache))
-    )
+    cache: BlockCache | None = attrs.field(default=None, repr=False, validator=_of(BlockCache, "a BlockCache"))
     buckets: bool | tuple[Size, ...] = attrs.field(default=False, converter=_as_sizes)
     bucket_step: int = attrs.field(default=64, validator=checks.count())
     lanes: int | None = attrs.field(default=None, validator=attrs.validators.optional(checks.count()))
@@ -172,6 +185,11 @@ class FileOptions(PictureOptions):
             raise OptionsError(f"buckets and lanes={self.lanes} are two orders of training; choose one")
         if not isinstance(self.buckets, bool):
             sorted_buckets(self.buckets)
+        elif (found := len(candidates(size[0], self.bucket_step))) < FEWEST:
+            raise OptionsError(
+                f"bucket_step={self.bucket_step} leaves {found} of the {FEWEST} buckets or more that are chosen at "
+                f"size={size[0]}; give a smaller one, such as bucket_step={max(1, size[0] // 8)}, or the buckets"
+            )
 
 
 @attrs.frozen(kw_only=True)

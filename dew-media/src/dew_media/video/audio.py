@@ -176,7 +176,7 @@ def _pieces(
     except av.FFmpegError as error:
         raise SeekFailedError(reason(error)) from error
     packets = container.demux(stream)
-    at = early
+    at, begun = early, False
     while True:
         try:
             packet = next(packets, None)
@@ -188,8 +188,12 @@ def _pieces(
             raise DamagedSourceError(f"{name}: its sound is damaged at {float(at):.3f} s: {reason(error)}") from error
         for frame in frames:
             if frame.pts is not None and frame.samples:
-                if seek and not found and at > max(early, begin - _BESIDE) + 2 * base:
-                    raise SeekFailedError(f"a seek to {float(early)} s led to {float(at)} s")
+                if not begun:
+                    begun = True
+                    if seek and at > max(early, begin - _BESIDE) + 2 * base:
+                        raise SeekFailedError(f"a seek to {float(early)} s led to {float(at)} s")
+                    if sound.sample(frame) > sound.first:
+                        continue  # the first piece of a new decoder is shortened by the stream's own padding (Opus)
                 follows = found[-1][0] + found[-1][1].shape[1] if found else None
                 start = sound.sample(frame)
                 if follows is not None and abs(start - follows) <= tick:

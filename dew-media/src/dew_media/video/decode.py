@@ -62,6 +62,7 @@ class OpenVideo:
         self.name = name
         self._file = file
         self._container: InputContainer | None = None
+        self._fresh = True
         try:
             self._open()
         except BaseException:
@@ -116,7 +117,10 @@ class OpenVideo:
         return made if np.array_equal(places, np.arange(len(made))) else made[places]
 
     def sound(self, table: FrameTable, clip: Clip, samples: int, options: AudioOptions) -> Samples:
-        """A clip's sound.
+        """A clip's sound, the same whatever was read before.
+
+        That takes a container that nothing was read from: decoders of sound keep noise and rounding of what they
+        decoded before, and where a seek leads may depend on what was read. So it costs less before `clip`.
 
         Args:
             table: the file's own.
@@ -132,8 +136,11 @@ class OpenVideo:
             DamagedSourceError: its sound cannot be decoded.
         """
         self._check(table)
+        if not self._fresh:
+            self._close_container()
+        container, self._fresh = self.container, False
         try:
-            return clip_sound(self.container, table, clip, samples, options, name=self.name)
+            return clip_sound(container, table, clip, samples, options, name=self.name)
         except SeekFailedError:
             self._close_container()
         return clip_sound(self.container, table, clip, samples, options, name=self.name, seek=False)
@@ -144,7 +151,7 @@ class OpenVideo:
         return self._container or self._open()
 
     def _open(self, *, strict: bool = True) -> "InputContainer":
-        self._container = opened(self._file, name=self.name)
+        self._container, self._fresh = opened(self._file, name=self.name), True
         prepare(picture_stream(self._container, name=self.name), strict=strict)
         for stream in self._container.streams.audio[:1]:
             if stream.codec_context is not None:  # pyright: ignore[reportUnnecessaryComparison] — an unknown codec
@@ -206,6 +213,7 @@ class OpenVideo:
                 self._close_container()
                 self._open(strict=start.strict)
             stream = picture_stream(self.container, name=self.name)
+            self._fresh = False
             for packet in _packets(self.container, stream, table, start):
                 for frame in _decoded(packet, start.sure):
                     time = int(table.times[min(number, len(table) - 1)]) if table.counted else frame.pts

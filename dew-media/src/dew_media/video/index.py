@@ -309,7 +309,7 @@ def _read_again(storage: Storage, name: str, digest: str) -> VideoIndex:
 
 def default_place(path: str, split: str, into: str | None = None) -> str:
     """Where the index of a split of `path` goes: into the directory, or beside a single file; or into another one."""
-    bare, name = path.rstrip("/"), "val" if split in _VALIDATION else split
+    bare, name = path.rstrip("/") or path, "val" if split in _VALIDATION else split
     folder, own = bare, f"dew-video-{name}.index"
     if bare.lower().endswith(".tar") and not (Storage(bare).local and os.path.isdir(bare)):
         folder, _, shard = bare.rpartition("/")

@@ -157,10 +157,12 @@ class VideoSource:
         width, height = table.size(square_pixels=options.aspect != "ignore")
         placement = self._geometry.plan(width, height, rng, name=name)
         with self._videos.opened(file, lambda: self._file(file), name=name) as video:
+            # Sound first: it needs a container that nothing was read from.
+            sound = None if options.audio is None else video.sound(table, clip, self._samples, options.audio)
             pixels = video.clip(table, clip.times, geometry=self._geometry, placement=placement)
-            record: dict[str, Any] = {options.field: pixels}
-            if options.audio is not None:
-                record[AUDIO] = video.sound(table, clip, self._samples, options.audio)
+        record: dict[str, Any] = {options.field: pixels}
+        if sound is not None:
+            record[AUDIO] = sound
         if options.times is not None:
             record[options.times] = table.seconds(clip.times).astype(np.float32)
         word = 0 if rng is None else int(rng.bit_generator.random_raw())
@@ -184,25 +186,23 @@ class VideoSource:
             return [f"{files.name(int(at))}{value(facts[at])}" for at in np.flatnonzero(which)]
 
         if options.short == "error":
-            wanted = f"{policy.frames} frames, " + (
-                f"every {policy.stride or 1}." if policy.fps is None else f"{float(policy.fps):g} a second"
-            )
+            rate = f"stride={policy.stride or 1}" if policy.fps is None else f"fps={float(policy.fps):g}"
             _refuse(
                 named(_too_short(policy, facts), lambda row: f" ({row['frames']} frames)"),
-                f"are too short for a clip of {wanted}",
+                f"too short for a clip of {policy.frames} frames with {rate}",
                 "short='repeat_last' or short='loop' fills them up",
             )
         if options.aspect == "refuse":
             oblong = facts["aspect"][:, 0] != facts["aspect"][:, 1]
             _refuse(
                 named(oblong, lambda row: " ({}/{})".format(*row["aspect"])),
-                "have pixels that are not square",
+                "pixels that are not square",
                 "aspect='respect' stretches them",
             )
         if options.audio is not None and options.audio.missing == "error":
             _refuse(
                 named(~facts["sound"], lambda _: ""),
-                "have no sound",
+                "no sound",
                 "AudioOptions(missing='silence') takes them as silent",
             )
 
@@ -219,6 +219,7 @@ def _too_short(policy: ClipPolicy, facts: Facts) -> npt.NDArray[np.bool_]:
 def _refuse(names: list[str], what: str, advice: str) -> None:
     if names:
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        count = f"{len(names)} file{'s' * (len(names) > 1)}"
         raise SourceError(
-            f"{len(names)} files {what}: {', '.join(names[:_NAMED])}{more}; {advice}, or leave them out with exclude="
+            f"{what}: {count}, {', '.join(names[:_NAMED])}{more}; {advice}, or leave them out with exclude="
         )
