@@ -55,7 +55,13 @@ def waiting(record):
     open("started", "w").close()
     time.sleep(60)
 
+def failing(record):
+    if record["x"][0] == 17:
+        raise KeyError("caption")
+    return record
+
 rows = dataset(slow)
+fails = Dataset(lambda partition: train_stream(Rows(), batch=64, partition=partition, preprocess=failing), batch=64)
 waits = dataset(waiting)
 here = dataset(only_here)
 dies = dataset(fatal)
@@ -244,6 +250,12 @@ def test_every_setting_killed(dew: Dew, program: str) -> None:
     ran = dew("bench", "train.py:dies", "--threads", 1)
     assert ran.code == 1
     assert "train.py:dies could not be read by any setting: its process was ended by SIGKILL" in ran.err
+
+
+def test_a_record_that_fails_is_named(dew: Dew, program: str) -> None:
+    ran = dew("bench", "train.py:fails", "--threads", 1, "--steps", 2)
+    assert ran.code == 1
+    assert "could not be read by any setting: KeyError: 'caption' (reading record 17 (place " in ran.err
 
 
 def test_a_stream_that_reads_itself(dew: Dew, program: str) -> None:

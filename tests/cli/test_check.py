@@ -177,7 +177,7 @@ def test_what_depends_on_the_process_is_found(check: Check) -> None:
     assert code == 1
     found = failed(answer)
     assert set(found) == {"processes"}
-    assert "PYTHONHASHSEED" in found["processes"]["what"]
+    assert "PYTHONHASHSEED, in 'hash': no record may depend on" in found["processes"]["what"]
     assert (found["processes"]["step"], found["processes"]["place"]) == (0, 0)
 
 

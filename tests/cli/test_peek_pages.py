@@ -222,14 +222,18 @@ def test_a_validation_pass(program: str, tmp_path: Path) -> None:
 def test_long_words_and_names_stay_short(tmp_path: Path) -> None:
     (tmp_path / "long.py").write_text(
         "import numpy as np\nfrom dew.data import from_records\n"
-        "data = from_records({'caption': np.array(['A' * 5000] * 8), 'n' * 400: np.arange(8)}, batch=4)\n"
+        "data = from_records({'caption': np.array(['A' * 5000] * 8), 'n' * 400: np.arange(8),"
+        " 'red\\x1b[31m': np.arange(8)}, batch=4)\n"
     )
     shown = run(f"{tmp_path}/long.py:data", "--html", tmp_path / "long.html").output
     assert "A" * 5000 not in "".join(shown.split())
     assert "...(5000letters)" in "".join(shown.split())
     assert len(shown.splitlines()) < 100
+    assert "\x1b" not in shown
+    assert r"red\x1b[31m" in shown
     page = Page((tmp_path / "long.html").read_text(encoding="utf-8"))
     assert page.text.count("A" * 80 + "... (5000 letters)") == 4 + 4  # the field's first values, and each row's end
+    assert page.text.count("n" * 80 + "... (400 letters)") == 2  # in the table of fields, and over the rows
     assert "th bdi{display:inline-block;max-width:24rem;overflow-wrap:break-word" in page.style
 
 

@@ -58,6 +58,20 @@ def damaged(tmp_path: Path, encode: Encode) -> Path:
 
 
 class TestVerify:
+    def test_what_was_found_is_not_lost_where_it_cannot_be_written(
+        self, damaged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Collections often lie where nothing can be written, and decoding all of one takes hours."""
+        here = tmp_path / "here"
+        here.mkdir()
+        monkeypatch.chdir(here)
+        done = run("verify", damaged, "--out", damaged / "0.jpg" / "bad.jsonl")
+        assert done.exit_code == 1
+        assert "could not be written" in done.stderr
+        assert "it is in the working directory instead" in done.stderr
+        assert "manifest: dew-bad-train.jsonl; leave them out with exclude='dew-bad-train.jsonl'" in done.stdout
+        assert len(read_manifest(here / "dew-bad-train.jsonl").bad) == 4
+
     def test_bad_files_are_listed_and_left_out(self, damaged: Path) -> None:
         done = run("verify", damaged)
         assert done.exit_code == 1

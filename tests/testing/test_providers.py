@@ -219,7 +219,9 @@ def test_a_light_plugin_of_its_own_package_passes(suite: Any, install: Any) -> N
 def test_records_that_depend_on_the_process_are_found(suite: Any, install: Any) -> None:
     """Python's hashes of text differ from process to process."""
     install(value="hash('a name') % 1_000_003 + index")
-    with pytest.raises(AssertionError, match=r"row 0 of the step is another in a process with another PYTHONHASHSEED"):
+    with pytest.raises(
+        AssertionError, match=r"row 0 of the step is another in a process with another PYTHONHASHSEED, in '.*': no"
+    ):
         suite(SOUND, "installed").test_another_process_reads_the_same()
 
 

@@ -55,6 +55,12 @@ class TestFiles:
         assert files.name(3) == "b.JPG"
         assert (files.label(3), files.captions(3), files.has_labels, files.has_captions) == (None, (), False, False)
 
+    def test_images_that_are_not_read_are_told(self, fill: Fill, caplog: pytest.LogCaptureFixture) -> None:
+        folder = fill(["a.jpg", "b.JFIF", "c.heic", "d.HEIC", "e.jxl", "notes.md"])
+        with caplog.at_level("WARNING", "dew.media"):
+            assert keys(open_files(folder)) == ["a.jpg", "b.JFIF"]
+        assert "also holds images that are not read: 2 with .heic, 1 with .jxl; convert them" in caplog.text
+
     def test_videos_by_their_suffixes(self, fill: Fill) -> None:
         folder = fill(["a.mp4", "b.MKV", "c.webm", "d.mov", "e.avi", "f.gif", "g.jpg"])
         files = open_files(folder, suffixes=VIDEO_SUFFIXES)
@@ -75,7 +81,7 @@ class TestFiles:
             open_files(tmp_path / "nowhere")
         (tmp_path / "a.txt").write_text("x")
         (tmp_path / "b.zip").write_text("x")
-        with pytest.raises(SourceError, match=r"holds no file with \.avif .*; it holds 1 with \.txt, 1 with \.zip; "
+        with pytest.raises(SourceError, match=r"holds no file with \.apng .*; it holds 1 with \.txt, 1 with \.zip; "
                            r"'b\.zip' is compressed: unpack it"):  # fmt: skip
             open_files(tmp_path)
         with pytest.raises(SourceError, match=r"a\.txt is a file; a directory, a \.tar or a \.parquet"):

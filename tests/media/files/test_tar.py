@@ -236,7 +236,7 @@ class TestRefusals:
 
     def test_no_main_file(self, tmp_path: Path, write_tar: WriteTar) -> None:
         path = write_tar(tmp_path / "s.tar", [("1.v2.jpg", b"x"), ("1.txt", b"x"), ("2.v2.jpg", b"x")])
-        match = r"no sample in .* has a file with \.avif .*; .* is 'v2\.jpg' \(2 times\), 'txt' \(1 times\); give part="
+        match = r"no sample in .* has a file with \.apng .*; .* is 'v2\.jpg' \(2 times\), 'txt' \(1 times\); give part="
         with pytest.raises(SourceError, match=match):
             open_files(path)
         assert open_files(path, part="v2.jpg", missing="drop").read(0) == b"x"
@@ -457,9 +457,7 @@ class TestIndex:
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
     def test_a_shard_that_may_not_be_read(self, shards: Path) -> None:
         next(shards.glob("*.tar")).chmod(0)
-        with pytest.raises(
-            StorageDeniedError, match=r"\.tar may not be read: Permission denied; check its per"
-        ):
+        with pytest.raises(StorageDeniedError, match=r"\.tar may not be read: Permission denied; check its per"):
             open_files(shards)
 
     def test_parsing_what_is_none(self) -> None:

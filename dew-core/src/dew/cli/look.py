@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SAMPLE: Final = 6
 """Values of a field that stand in the table."""
-_LONGEST: Final = 80  # letters of one such value
+_LONGEST: Final = 80  # letters of one such value, and of a field's name
 
 # Control characters, lone surrogates, and those that turn the direction of what follows.
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -169,6 +169,11 @@ def sample_text(found: Mapping[str, Any]) -> str:
 def cut(text: str, most: int) -> str:
     """At most `most` letters of `text`, and how many there are where there are more."""
     return text if len(text) <= most else f"{text[:most]}... ({len(text)} letters)"
+
+
+def name_text(name: str) -> str:
+    """The name of a field, which is data too: what acts on a terminal is written out, and a long one is cut."""
+    return cut(visible(name), _LONGEST)
 
 
 def visible(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import attrs
 import numpy as np
 
-from dew.cli.look import Look, cut, facts, flat, plain, sample_text, shape_text, short, visible
+from dew.cli.look import Look, cut, facts, flat, name_text, plain, sample_text, shape_text, short, visible
 from dew.cli.texts import Piece, RowText
 from dew.data.provider import Picture
 from dew.tokens.chat.roles import ROLES
@@ -173,7 +173,7 @@ def _fields(seen: Look) -> str:
     for name, value in flat(seen.batch):
         found = facts(value)
         rows.append(
-            f'<tr><th scope="row">{said(name)}</th><td><code>{shape_text(found["shape"])}</code></td>'
+            f'<tr><th scope="row">{said(name_text(name))}</th><td><code>{shape_text(found["shape"])}</code></td>'
             f"<td><code>{text(found['dtype'])}</code></td>"
             f'<td class="number">{text(short(found["min"]))}</td><td class="number">{text(short(found["max"]))}</td>'
             f'<td class="text values">{said(sample_text(found))}</td></tr>'
@@ -185,7 +185,7 @@ def _fields(seen: Look) -> str:
 
 def _head(columns: Sequence[str], numbers: Sequence[str] = ()) -> str:
     cells = "".join(
-        f'<th scope="col"{" class=number" if name in numbers else ""}>{said(name)}</th>' for name in columns
+        f'<th scope="col"{" class=number" if name in numbers else ""}>{said(name_text(name))}</th>' for name in columns
     )
     return f"<thead><tr>{cells}</tr></thead>"
 

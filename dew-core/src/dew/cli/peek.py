@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from dew.cli.look import Look, facts, flat, look, sample_text, shape_text, short, visible
+from dew.cli.look import Look, facts, flat, look, name_text, sample_text, shape_text, short, visible
 from dew.cli.opening import Asked, source_options
 from dew.cli.output import console, listed, print_json, row, say, table
 from dew.cli.program import is_program
@@ -178,7 +178,15 @@ def _print_batch(seen: Look, texts: "dict[str, list[RowText]]") -> None:
     for name, value in flat(seen.batch):
         found = facts(value)
         shape = shape_text(found["shape"])
-        row(made, name, shape, found["dtype"], short(found["min"]), short(found["max"]), visible(sample_text(found)))
+        row(
+            made,
+            name_text(name),
+            shape,
+            found["dtype"],
+            short(found["min"]),
+            short(found["max"]),
+            visible(sample_text(found)),
+        )
     screen = console()
     screen.print(made)
     if seen.alone is not None:
@@ -187,7 +195,7 @@ def _print_batch(seen: Look, texts: "dict[str, list[RowText]]") -> None:
     for name, rows in texts.items():
         label = "row 0" if seen.ids is None else f"record {seen.ids[0]}"
         text = visible(" ".join(rows[0].text.split()))
-        say(screen, f"{name} of {label}: {text[:_LETTERS]}{'...' if len(text) > _LETTERS else ''}")
+        say(screen, f"{name_text(name)} of {label}: {text[:_LETTERS]}{'...' if len(text) > _LETTERS else ''}")
     say(screen, f"step {seen.step}, records {'unknown' if seen.ids is None else listed(seen.ids, 24)}")
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
+from dew.cli.look import name_text
 from dew.cli.output import row, table
 from dew.data.errors import OptionsError, SourceError
 
@@ -58,5 +59,5 @@ def print_statistics(screen: "Console", statistics: Statistics) -> None:
         made = table([title, "count", ""], right=["count"])
         most = max(counts.values(), default=0) or 1
         for label, count in counts.items():
-            row(made, label, f"{count:,}", "█" * round(_BAR * count / most))
+            row(made, name_text(label), f"{count:,}", "█" * round(_BAR * count / most))
         screen.print(made)

@@ -135,7 +135,10 @@ def whole_step(shares: Sequence[Mapping[str, Any]]) -> Batch:
             raise Counterexample(
                 f"shares of one step have field {name!r} in the shapes {[part.shape for part in parts]}"
             )
-        whole[name] = np.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:])
+        if not parts[0].ndim:
+            raise Counterexample(f"field {name!r} of a batch has no rows: {_short(first[name])}")
+        rows, *inner = parts[0].shape  # stated, since a field of no values has any number of rows
+        whole[name] = np.stack(parts, axis=1).reshape(rows * len(parts), *inner)
     return whole
 
 
@@ -163,10 +166,15 @@ def _unequal(name: str, left: Any, right: Any) -> Difference | None:
 
 
 def _both(here: Any, there: Any) -> str:
-    """Two values that differ; of arrays that look alike when they are short, the first entries that differ."""
+    """Two values that differ; where they look alike when they are cut, the first entries or letters that differ."""
     left, right = _short(here), _short(there)
-    if left != right or not np.ndim(here):
+    if left != right or here.dtype.kind == "V":
         return f"{left} and {right}"
+    if not np.ndim(here):
+        ours, theirs = str(here), str(there)
+        pairs = enumerate(zip(ours, theirs, strict=False))
+        letter = next((at for at, (left, right) in pairs if left != right), min(len(ours), len(theirs)))
+        return f"{_short(ours[letter:])} and {_short(theirs[letter:])} from letter {letter}"
     place = next(place for place in np.ndindex(here.shape) if not _same(here[place], there[place]))
     where = ", ".join(map(str, place))
     return f"{_short(here[place])} and {_short(there[place])} at [{where}]"

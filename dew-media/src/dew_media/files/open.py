@@ -33,7 +33,8 @@ Layout: TypeAlias = Literal["folder", "tar", "parquet"]
 _LAYOUTS: Final[tuple[Layout, ...]] = get_args(Layout)
 
 IMAGE_SUFFIXES: Final = frozenset(
-    {".avif", ".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+    {".apng", ".avif", ".bmp", ".gif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg"}
+    | {".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
 )
 VIDEO_SUFFIXES: Final = frozenset({".avi", ".gif", ".m4v", ".mkv", ".mov", ".mp4", ".webm"})
 
@@ -43,6 +44,9 @@ SPLITS: Final = ("train", "val", "valid", "validation", "test", "dev", "eval")
 _SAME: Final = ("val", "valid", "validation")
 _PREFIX: Final = re.compile(rf"({'|'.join(sorted(SPLITS, key=len, reverse=True))})(?![A-Za-z])")
 _COMPRESSED: Final = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz", ".zip")
+
+_NOT_READ: Final = frozenset({".arw", ".cr2", ".dng", ".heic", ".heif", ".ico", ".jxl", ".nef", ".psd", ".svg", ".tga"})
+"""Suffixes of images in formats that are not read, so that a folder of them is not taken for a smaller one."""
 
 _FILES: Final = frozenset({".tar", ".parquet", *(suffix[suffix.rindex(".") :] for suffix in _COMPRESSED)})
 
@@ -125,7 +129,9 @@ def open_files(
     files: MediaFiles
     if kind == "folder":
         whole = FolderSpec(storage=storage, below=place.below, suffixes=folded, siblings=siblings, **common)
+        listing = listing or list_files(storage, place.below)
         files = FolderFiles(whole, listing)
+        _tell_of_others(storage.location(place.below), listing, folded)
     elif kind == "tar":
         shards = ShardSpec(storage=storage, below=place.below, only=place.only, index=index)
         tars = TarSpec(shards=shards, suffixes=folded, prefix=place.prefix, part=part and part.lower(), **common)
@@ -137,6 +143,15 @@ def open_files(
     files = excluded(files, exclude, storage_options)
     logger.info("%s, split %r: %s", storage.location(only or ""), split, files.description())
     return files
+
+
+def _tell_of_others(where: str, listing: Listing, suffixes: frozenset[str]) -> None:
+    """Says so where a folder of images also has some in formats that are not read."""
+    if ".jpg" in suffixes:
+        found = Counter(suffix_of(name) for name in listing.names)
+        others = [f"{count} with {suffix}" for suffix, count in found.items() if suffix in _NOT_READ - suffixes]
+        if others:
+            logger.warning("%s also holds images that are not read: %s; convert them", where, ", ".join(others))
 
 
 def splits_in(

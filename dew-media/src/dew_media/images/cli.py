@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dew.data.errors import SourceNotFoundError, StorageError
 from dew.data.storage import Storage
 from dew_media.files.exclude import Manifest
 from dew_media.files.open import open_files, tar_places
@@ -94,7 +95,7 @@ def _show_index(about: dict[str, Any]) -> None:
 @click.option("--labels", type=click.Choice(("metadata", "folders", "none")), help="Where they come from [found].")
 @click.option("--caption-field", metavar="NAME", help="The column or field of captions [text or caption].")
 @click.option("--index", metavar="DIRECTORY", help="Where the index of tar shards is [beside them].")
-@click.option("--out", metavar="FILE", help="The manifest [dew-bad-SPLIT.jsonl in PATH].")
+@click.option("--out", metavar="FILE", help="The manifest [dew-bad-SPLIT.jsonl in PATH, or else here].")
 @click.option("--threads", type=click.IntRange(min=1), help="Images decoded side by side [one a core].")
 @json_option
 def verify(
@@ -132,8 +133,7 @@ def verify(
         )
     with files_bar("verify", quiet=as_json) as tell:
         manifest = verify_images(files, threads=threads, on_progress=tell)
-    out = out or _default_out(path, split)
-    manifest.write(out)
+    out = _stored(manifest, out or _default_out(path, split), split)
     if as_json:
         about = {"split": split, "collection": files.description(), "files": manifest.files, "manifest": out}
         bad = [{"key": record.key, "reason": record.reason, "message": record.message} for record in manifest.bad]
@@ -142,6 +142,20 @@ def verify(
         _show(manifest, files.description(), out)
     if manifest.bad:
         click.get_current_context().exit(1)
+
+
+def _stored(manifest: Manifest, out: str, split: str) -> str:
+    """Writes the manifest; where `out` cannot be written, in the working directory: decoding it all took long."""
+    try:
+        manifest.write(out)
+    except (StorageError, SourceNotFoundError) as error:
+        here = f"dew-bad-{split}.jsonl"
+        if out == here:
+            raise
+        manifest.write(here)
+        click.echo(f"dew: {error}; it is in the working directory instead", err=True)
+        return here
+    return out
 
 
 def _default_out(path: str, split: str) -> str:

@@ -59,8 +59,12 @@ def _as_tuple(value: Any) -> Any:
     return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
 
 
-def _as_path(value: "str | os.PathLike[str] | None") -> str | None:
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
+def _as_path(value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, os.PathLike):
+        raise OptionsTypeError(f"index must be a path or None, got {value!r} ({type(value).__name__})")
+    return os.fspath(cast("os.PathLike[str]", value))
 
 
 def _as_sizes(value: Any) -> Any:
@@ -151,7 +155,7 @@ class FileOptions(PictureOptions):
     caption_field: str | None = attrs.field(default=None, validator=_text)
     part: str | None = attrs.field(default=None, validator=_text)
     column: str | None = attrs.field(default=None, validator=_text)
-    index: str | None = attrs.field(default=None, converter=_as_path, validator=_of(str, "a path"))
+    index: str | None = attrs.field(default=None, converter=_as_path)
     storage_options: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
     cache: BlockCache | None = attrs.field(default=None, repr=False, validator=_of(BlockCache, "a BlockCache"))
     buckets: bool | tuple[Size, ...] = attrs.field(default=False, converter=_as_sizes)
