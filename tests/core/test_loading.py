@@ -668,6 +668,7 @@ def test_a_stream_may_be_collected_by_its_own_threads(loading: Loading) -> None:
         return record
 
     gc.disable()
+    gc.freeze()  # what other tests left need not be looked through, which takes seconds late in a long run
     try:
         holder = Holder()
         holder.me = holder
@@ -681,6 +682,7 @@ def test_a_stream_may_be_collected_by_its_own_threads(loading: Loading) -> None:
         assert gone() is None
         assert by != ["MainThread"]
     finally:
+        gc.unfreeze()
         gc.enable()
     assert until(lambda: not own_threads())
 
