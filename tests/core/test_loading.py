@@ -567,6 +567,7 @@ def interrupted(call: Callable[[], Any], at: int) -> bool:
                 raise KeyboardInterrupt
         return trace
 
+    gc.disable()  # streams of other tests must not end under this trace
     sys.settrace(trace)
     try:
         call()
@@ -574,6 +575,7 @@ def interrupted(call: Callable[[], Any], at: int) -> bool:
         return True
     finally:
         sys.settrace(None)
+        gc.enable()
     return False
 
 

@@ -124,6 +124,17 @@ def test_errors_are_counted_once() -> None:
         assert (one.steps, one.errors, one.position) == (1, 1, 8)
 
 
+def test_going_on_from_a_position_is_counted() -> None:
+    source = Named()
+    with train_stream(source, batch=8, loading=HERE) as stream:
+        state = stream.get_state()
+        for _ in range(2):
+            next(stream)
+            stream.set_state(state)
+        one = found(source)["train"]
+        assert (one.steps, one.restarts, one.position) == (2, 2, 0)
+
+
 def test_reading_the_sums_while_streams_are_read() -> None:
     """They never go down, and none is lost."""
     sources = [Named() for _ in range(3)]

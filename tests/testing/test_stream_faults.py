@@ -269,13 +269,15 @@ class Undroppable(RecordStream):
         if self not in self.alive:
             self.alive.add(self)
             self.stop = threading.Event()
-            threading.Thread(target=self.stop.wait, name="kept").start()
+            self.kept = threading.Thread(target=self.stop.wait, name="kept")
+            self.kept.start()
         return super().__next__()
 
     def close(self) -> None:
         if self in self.alive:
             self.alive.discard(self)
             self.stop.set()
+            self.kept.join()
         super().close()
 
 

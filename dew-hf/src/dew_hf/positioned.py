@@ -164,8 +164,7 @@ class WholeStream(Checkpointable, PlainStream):
         if self._closed:
             raise StreamClosedError("this stream was closed; make a new one from the dataset")
         run = record_position(state).resumed_by(self._start, accept)
-        self._drop_feed()
-        self._error = None
+        self._restart()
         self._run, self._step = run, run.step
         self._feed_step = None
 

@@ -210,8 +210,7 @@ class ShardStream(PlainStream):
         position.check_share(self._partition.index, self._partition.count)
         saved = _checked(position.state)
         self._check_identity(saved.pop("identity"), frozenset(accept))
-        self._drop_feed()
-        self._error = None
+        self._restart()
         self._steps, self._state = None, saved
         self._step = saved["rows"] // self._partition.rows(self.batch)
         self._feed_step = None

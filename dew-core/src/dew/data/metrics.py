@@ -45,6 +45,7 @@ class StreamMetrics:
         bytes: bytes in them; 0 for a prefetch.
         wait_seconds: seconds spent in `next`.
         errors: errors that ended a stream; it can go on by `set_state`.
+        restarts: how often a stream was set to a saved position; 0 for a prefetch.
         position: place of the next record, over all processes, of the stream that was begun last; None where it has
             none, or is gone.
         step: number of that stream's next step, counted over the whole run; None as above.
@@ -58,6 +59,7 @@ class StreamMetrics:
     bytes: int
     wait_seconds: float
     errors: int
+    restarts: int
     position: int | None
     step: int | None
 
@@ -66,10 +68,22 @@ class Counts:
     """What one stream counts. Its consumer alone changes it; any thread may read it.
 
     Attributes:
-        steps, records, bytes, wait_seconds, errors: as in `StreamMetrics`.
+        steps, records, bytes, wait_seconds, errors, restarts: as in `StreamMetrics`.
     """
 
-    __slots__ = ("_began", "_logged", "bytes", "errors", "kind", "records", "share", "source", "steps", "wait_seconds")
+    __slots__ = (
+        "_began",
+        "_logged",
+        "bytes",
+        "errors",
+        "kind",
+        "records",
+        "restarts",
+        "share",
+        "source",
+        "steps",
+        "wait_seconds",
+    )
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -80,6 +94,7 @@ class Counts:
         self.bytes = 0
         self.wait_seconds = 0.0
         self.errors = 0
+        self.restarts = 0
         self._began = 0.0
         self._logged: tuple[int, float] = (0, 0.0)  # steps and seconds waited when the last line was written
 
@@ -149,6 +164,7 @@ class _Sum:
     bytes: int = 0
     wait_seconds: float = 0.0
     errors: int = 0
+    restarts: int = 0
 
     def add(self, counts: "Counts | _Sum") -> None:
         """Adds what another one counted."""
@@ -157,6 +173,7 @@ class _Sum:
         self.bytes += counts.bytes
         self.wait_seconds += counts.wait_seconds
         self.errors += counts.errors
+        self.restarts += counts.restarts
 
 
 _Labels = tuple[str, str, str]
@@ -261,7 +278,7 @@ class PrometheusCollector:
         for each in snapshot():
             labels = [each.kind, each.source, each.share]
             for name, family in counters.items():
-                if each.kind != PREFETCH or name not in ("records", "bytes"):
+                if each.kind != PREFETCH or name not in ("records", "bytes", "restarts"):
                     family.add_metric(labels, getattr(each, name))
             for name, family in gauges.items():
                 if (value := getattr(each, name)) is not None:
@@ -275,6 +292,7 @@ _COUNTERS: Final = (
     ("bytes", "Bytes in these batches"),
     ("wait_seconds", "Seconds that the consumer waited for batches"),
     ("errors", "Errors that ended a stream"),
+    ("restarts", "Times that a stream was set to a saved position"),
 )
 _GAUGES: Final = (
     ("position", "Place of the next record, over all processes"),

@@ -149,6 +149,12 @@ class StepStream(Iterator[Batch]):
             self._refuse_if_closed(None)
         return feed
 
+    def _restart(self) -> None:
+        """Forgets what was read ahead, and the error: the stream goes on from a position that was set."""
+        self._drop_feed()
+        self._error = None
+        self.counts.restarts += 1
+
     def _drop_feed(self) -> None:
         self._feed = None
         self._end.run()

@@ -235,8 +235,7 @@ class RecordStream(Checkpointable, StepStream):
         for batch in run.segments[-1].schedule.batches():
             self.partition.rows(batch)
         self._check_border(run.segments[-1].place)
-        self._drop_feed()
-        self._error = None
+        self._restart()
         self._run, self._step = run, run.step
         self._stop = self._last_step()
 
