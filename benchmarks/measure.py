@@ -21,10 +21,15 @@ class Figure:
 
 
 def seconds_each(variants: Mapping[str, Callable[[], object]], *, rounds: int, calls: int) -> dict[str, float]:
-    """Median seconds of one call of each variant; each round runs every variant `calls` times."""
+    """Median seconds of one call of each variant; each round runs every variant `calls` times.
+
+    Every round begins with another variant, since what ran before leaves its traces in the caches.
+    """
     times: dict[str, list[float]] = {name: [] for name in variants}
-    for _ in range(rounds):
-        for name, call in variants.items():
+    order = list(variants.items())
+    for number in range(rounds):
+        first = number % len(order)
+        for name, call in order[first:] + order[:first]:
             started = time.perf_counter()
             for _ in range(calls):
                 call()

@@ -88,8 +88,8 @@ class TrainingRows:
             raise SourceError(
                 f"{name}.at() must return {places.shape} integers, got {records.shape} of {records.dtype}"
             )
-        wrong = np.flatnonzero((records < 0) | (records >= self._order.records))
-        if wrong.size:
+        if records.min() < 0 or records.max() >= self._order.records:
+            wrong = np.flatnonzero((records < 0) | (records >= self._order.records))
             raise SourceError(
                 f"{name}.at() returned record {records[wrong[0]]} at place {places[wrong[0]]}; "
                 f"there are records 0 to {self._order.records - 1}"
@@ -162,6 +162,7 @@ class LoadStep:
         self._drawn = rows.salt == TrainingRows.salt and hasattr(source, "drawn")
         self._whole = self.builds_whole_steps
         self._fields = fields
+        self._adds = fields != StepFields()
         self._threads = threads
         self._stopped = threading.Event()
         self._reader: Any = None
@@ -196,7 +197,8 @@ class LoadStep:
         try:
             places, records = self._rows.rows(step)
             batch = self._read(places, records)
-            self._add_fields(batch, step, places)
+            if self._adds:
+                self._add_fields(batch, step, places)
         except StepStoppedError:
             raise
         except BaseException as error:

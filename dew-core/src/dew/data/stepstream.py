@@ -3,9 +3,9 @@
 import abc
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
+from time import perf_counter
 from types import TracebackType
 from typing import ClassVar, NoReturn, Self
 
@@ -72,7 +72,8 @@ class StepStream(Iterator[Batch]):
                 self._feed_step = self._step
 
     def __next__(self) -> Batch:
-        self._check_usable()
+        if self._closed or self._error is not None or os.getpid() != self._process:
+            self._check_usable()
         if not self._turn.acquire(blocking=False):
             raise StreamBusyError(
                 "this stream is being read by another thread, and belongs to one consumer at a time; "
@@ -81,11 +82,11 @@ class StepStream(Iterator[Batch]):
         try:
             if metrics.every and self.counts.steps % metrics.every == 0:
                 self.counts.log(self)
-            asked = time.perf_counter()
+            asked = perf_counter()
             batch = self._take(self._step, self._stop, self._load_step)
         finally:
             self._turn.release()
-        self.counts.delivered(batch, time.perf_counter() - asked)
+        self.counts.delivered(batch, perf_counter() - asked)
         self._step += 1  # not earlier: a Ctrl-C before this line has the step read again
         return batch
 

@@ -82,13 +82,11 @@ class WindowSource:
         view = self._view
         if view is None:
             view = self._view = self.corpus.view(self.start, self._records, self.seq_len, self.seq_len + 1)
-        if (
-            view is not None
-            and len(indices)
-            and indices[indices.argmin()] >= 0
-            and indices[indices.argmax()] < len(view)
-        ):
-            return {"text": view[indices].astype(np.int32)}
+        if view is not None and len(indices) and indices[indices.argmin()] >= 0:
+            try:
+                return {"text": view[indices].astype(np.int32)}
+            except IndexError:
+                pass  # gather says which window there is not
         starts = indices * self.seq_len
         if self.start:
             starts += self.start
