@@ -4,8 +4,11 @@ Absolute times belong to the machine; a ratio of medians from the same minutes d
 """
 
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import attrs
 
@@ -35,6 +38,40 @@ def seconds_each(variants: Mapping[str, Callable[[], object]], *, rounds: int, c
                 call()
             times[name].append((time.perf_counter() - started) / calls)
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+class BareLoop:
+    """A bare loop in a process of its own: told how many rounds to run, it runs them and says when it is done.
+
+    Args:
+        code: of the process: reads a number a line from stdin, and answers each with the line `done`.
+        arguments: of the process.
+    """
+
+    def __init__(self, code: str, *arguments: str) -> None:
+        command = [sys.executable, "-c", code, *arguments]
+        root = Path(__file__).parents[1]
+        self._process = subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def start(self, rounds: int) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{rounds}\n")
+        self._process.stdin.flush()
+
+    def wait(self) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "done\n"
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def run_all(loops: Sequence[BareLoop], rounds: int) -> None:
+    """All loops side by side, to their end."""
+    for loop in loops:
+        loop.start(rounds)
+    for loop in loops:
+        loop.wait()
 
 
 def at_least(what: str, value: float, budget: float, detail: str = "") -> Figure:

@@ -6,20 +6,17 @@ The bare loop makes the same batches: the same access, one Philox Generator a re
 import contextlib
 import io
 import os
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import tensorflow_datasets as tfds
 
-from benchmarks.measure import Figure, at_least, at_most, seconds_each
+from benchmarks.measure import BareLoop, Figure, at_least, at_most, run_all, seconds_each
 from dew.data import DataPartition, Loading, TFDSOptions, load
 from dew_tfds.source import open_split
 
@@ -145,10 +142,10 @@ def _images(directory: str) -> Iterator[Figure]:
     cores = len(os.sched_getaffinity(0))
     # Nothing is built ahead, so that neither side works while the other is measured.
     stream = _stream(path, "photographs", image, Loading(workers=0, read_buffer=0))
-    loops = [_Loop(path) for _ in range(cores)]
+    loops = [BareLoop(_LOOP, path) for _ in range(cores)]
     variants = {
         "dew": lambda: [next(stream) for _ in range(cores * STEPS)],
-        "loops": lambda: _all(loops),
+        "loops": lambda: run_all(loops, STEPS),
         "decoder": lambda: [_decode_all(files) for _ in range(cores * STEPS)],
     }
     seconds_each(variants, rounds=1, calls=1)
@@ -175,34 +172,6 @@ for line in sys.stdin:
         next(loop)
     print("done", flush=True)
 """
-
-
-class _Loop:
-    """A bare loop in a process of its own."""
-
-    def __init__(self, path: str) -> None:
-        command = [sys.executable, "-c", _LOOP, path]
-        root = Path(__file__).parents[1]
-        self._process = subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def start(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{STEPS}\n")
-        self._process.stdin.flush()
-
-    def wait(self) -> None:
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "done\n"
-
-    def close(self) -> None:
-        self._process.communicate()
-
-
-def _all(loops: list[_Loop]) -> None:
-    for loop in loops:
-        loop.start()
-    for loop in loops:
-        loop.wait()
 
 
 def _photograph(number: int) -> bytes:

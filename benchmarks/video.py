@@ -6,8 +6,6 @@ Every frame carries its number as black and white blocks, so that what a reader 
 import importlib.util
 import itertools
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +18,7 @@ import av
 import cv2
 import numpy as np
 
-from benchmarks.measure import Figure, at_least, seconds_each
+from benchmarks.measure import BareLoop, Figure, at_least, run_all, seconds_each
 from dew_media.geometry import Geometry
 from dew_media.video.decode import OpenVideo
 from dew_media.video.frames import FrameTable, read_table
@@ -136,7 +134,7 @@ def _first(number: int) -> int:
 
 def _speeds(what: str, path: str) -> Iterator[Figure]:
     cores = len(os.sched_getaffinity(0))
-    loops = [_Loop(path, number, cores) for number in range(cores)]
+    loops = [BareLoop(_LOOP, path, str(number), str(cores)) for number in range(cores)]
     table, pool, geometry = read_table(path, name="clip"), OpenVideos(), Geometry(size=SIDE)
     placement = geometry.plan(*table.size(), None)
 
@@ -153,7 +151,7 @@ def _speeds(what: str, path: str) -> Iterator[Figure]:
 
         variants: dict[str, Callable[[], object]] = {
             "dew": reading(dew),
-            "bare": lambda: _all(loops),
+            "bare": lambda: run_all(loops, STEPS),
             "opencv": reading(lambda number: _by_opencv(path, _first(number))),
         }
         if importlib.util.find_spec("decord"):
@@ -209,34 +207,6 @@ for line in sys.stdin:
         next(loop)
     print("done", flush=True)
 """
-
-
-class _Loop:
-    """Bare PyAV in a process of its own."""
-
-    def __init__(self, path: str, number: int, step: int) -> None:
-        command = [sys.executable, "-c", _LOOP, path, str(number), str(step)]
-        root = Path(__file__).parents[1]
-        self._process = subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def start(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{STEPS}\n")
-        self._process.stdin.flush()
-
-    def wait(self) -> None:
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "done\n"
-
-    def close(self) -> None:
-        self._process.communicate()
-
-
-def _all(loops: list[_Loop]) -> None:
-    for loop in loops:
-        loop.start()
-    for loop in loops:
-        loop.wait()
 
 
 def _by_opencv(path: str, first: int) -> None:

@@ -5,8 +5,6 @@ import re
 import select
 import socket
 import socketserver
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fsspec.asyn import sync
 from s3fs import S3FileSystem
+from tests.s3 import close_clients, s3_server
 
 from dew.data import DataPartition, Dataset, HFOptions, Loading, columns, identity, load
 
@@ -82,25 +80,13 @@ class _Connection(socketserver.BaseRequestHandler):
 
 @pytest.fixture(scope="module")
 def tap() -> Iterator[Tap]:
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        log = iter(server.stderr.readline, "")
+    with s3_server() as port:
+        made = Tap(port)
         try:
-            port = next(int(found[1]) for line in log if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line)))
-            drain = threading.Thread(target=lambda: [None for _ in log], name="moto's log")
-            drain.start()
-            made = Tap(port)
             yield made
         finally:
-            for files in list(S3FileSystem._cache.values()):
-                if files._s3 is not None:
-                    sync(files.loop, files._s3.close)
-            S3FileSystem.clear_instance_cache()
+            close_clients()
             made.end()
-            server.terminate()
-            server.wait(10)
-            drain.join(10)
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,6 @@ import asyncio
 import contextlib
 import logging
 import re
-import subprocess
-import sys
 import threading
 import traceback
 import uuid
@@ -18,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fsspec.asyn import sync
 from s3fs import S3FileSystem
+from tests.s3 import close_clients, s3_server
 
 from dew.data import DataPartition, Dataset, Loading, load
 from dew.data import storage as storage_module
@@ -126,34 +124,15 @@ class Proxy:
 
 
 @pytest.fixture(scope="module")
-def endpoint() -> Iterator[int]:
-    """The port of a server that speaks S3 and keeps everything in its memory."""
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        log = iter(server.stderr.readline, "")
+def proxy() -> Iterator[Proxy]:
+    """A proxy before a server that speaks S3."""
+    with s3_server() as port:
+        made = Proxy(port)
         try:
-            port = next(int(found[1]) for line in log if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line)))
-            drain = threading.Thread(target=lambda: [None for _ in log], name="moto's log")
-            drain.start()
-            yield port
+            yield made
         finally:
-            server.terminate()
-            server.wait(10)
-            drain.join(10)
-
-
-@pytest.fixture(scope="module")
-def proxy(endpoint: int) -> Iterator[Proxy]:
-    made = Proxy(endpoint)
-    try:
-        yield made
-    finally:
-        for files in list(S3FileSystem._cache.values()):
-            if files._s3 is not None:
-                sync(files.loop, files._s3.close)
-        S3FileSystem.clear_instance_cache()
-        made.close()
+            close_clients()
+            made.close()
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ import functools
 import http.server
 import pickle
 import re
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,6 +14,7 @@ import pytest
 from fsspec.asyn import sync
 from fsspec.implementations.http import HTTPFileSystem
 from s3fs import S3FileSystem
+from tests.s3 import s3_server
 
 from dew.data.cache import BlockCache
 from dew.data.errors import DamagedSourceError, SourceError, SourceNotFoundError
@@ -34,23 +33,8 @@ pytestmark = pytest.mark.usefixtures("user_cache")
 
 @pytest.fixture(scope="module")
 def options() -> Iterator[dict[str, Any]]:
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        log = iter(server.stderr.readline, "")
-        try:
-            port = next(int(found[1]) for line in log if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line)))
-            drain = threading.Thread(target=lambda: [None for _ in log], name="moto's log")
-            drain.start()
-            yield {"key": KEY, "secret": SECRET, "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{port}"}}
-        finally:
-            for files in list(S3FileSystem._cache.values()):
-                if files._s3 is not None:
-                    sync(files.loop, files._s3.close)
-            S3FileSystem.clear_instance_cache()
-            server.terminate()
-            server.wait(10)
-            drain.join(10)
+    with s3_server() as port:
+        yield {"key": KEY, "secret": SECRET, "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{port}"}}
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,6 @@ import io
 import json
 import pickle
 import re
-import subprocess
-import sys
 import tarfile
 import threading
 import uuid
@@ -20,6 +18,7 @@ from fsspec.asyn import sync
 from fsspec.implementations.http import HTTPFileSystem
 from s3fs import S3FileSystem
 from tests.media.video.conftest import Video, number_in, write_video
+from tests.s3 import s3_server
 
 import dew.cli
 from dew.data import DamagedSourceError, SourceError, StorageError, VideoOptions
@@ -36,23 +35,8 @@ KEY, SECRET = "AKIATESTKEY", "very-secret-value"
 
 @pytest.fixture(scope="module")
 def options() -> Iterator[dict[str, Any]]:
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        log = iter(server.stderr.readline, "")
-        try:
-            port = next(int(found[1]) for line in log if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line)))
-            drain = threading.Thread(target=lambda: [None for _ in log], name="moto's log")
-            drain.start()
-            yield {"key": KEY, "secret": SECRET, "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{port}"}}
-        finally:
-            for files in list(S3FileSystem._cache.values()):
-                if files._s3 is not None:
-                    sync(files.loop, files._s3.close)
-            S3FileSystem.clear_instance_cache()
-            server.terminate()
-            server.wait(10)
-            drain.join(10)
+    with s3_server() as port:
+        yield {"key": KEY, "secret": SECRET, "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{port}"}}
 
 
 @pytest.fixture(scope="module")

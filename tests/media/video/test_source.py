@@ -261,7 +261,7 @@ def test_captions_change_without_a_new_index(indexed: Path, tmp_path: Path) -> N
     after = opened(root)
     assert after.fingerprint() != before.fingerprint()
     assert after[0]["caption"] == "another and longer caption"
-    for options in ({"captions": "drop"}, {"labels_from": "none"}, {"captions_from": "sidecars", "missing": "drop"}):
+    for options in ({"captions": "drop"}, {"labels": "none"}, {"captions": "sidecars", "missing": "drop"}):
         assert len(pickle.dumps(opened(root, **options))) < 4_000, options
     (root / "run/2.txt").unlink()
     with pytest.raises(SourceError, match=r"1 file without a caption: 'run/2.mp4'"):
@@ -464,7 +464,7 @@ def test_options_that_cannot_be_used(options: dict[str, Any], message: str) -> N
     ("options", "message"),
     [
         ({"audio": True}, r"audio must be AudioOptions\(\.\.\.\) or None, got True"),
-        ({"cache": "blocks"}, r"cache must be BlockCache\(\.\.\.\) or None, got 'blocks'"),
+        ({"cache": "blocks"}, r"cache must be a BlockCache or None, got 'blocks'"),
         ({"field": 3}, r"field must be the name of a field, got 3"),
         ({"fps": "10"}, r"fps must be a number of frames a second, got '10'"),
     ],

@@ -1,17 +1,13 @@
 """Inputs and corpus in an object store, with worker processes: moto's server, through s3fs."""
 
 import hashlib
-import re
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fsspec.asyn import sync
 from s3fs import S3FileSystem
+from tests.s3 import s3_server
 
 from dew.data.errors import SourceError
 from dew.data.storage import Storage
@@ -24,25 +20,11 @@ SECRET = "s3cr3t-of-nobody"
 @pytest.fixture(scope="module")
 def options() -> Iterator[dict[str, Any]]:
     """fsspec's options for a server that keeps everything in its memory."""
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        log = iter(server.stderr.readline, "")
-        try:
-            url = next(found[0] for line in log if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
-            drain = threading.Thread(target=lambda: [None for _ in log], name="moto's log")
-            drain.start()
-            made = {"key": "AKIAOFNOBODY", "secret": SECRET, "client_kwargs": {"endpoint_url": url}}
-            S3FileSystem(**made).mkdir("dew")
-            yield made
-            for files in list(S3FileSystem._cache.values()):
-                if files._s3 is not None:
-                    sync(files.loop, files._s3.close)
-            S3FileSystem.clear_instance_cache()
-        finally:
-            server.terminate()
-            server.wait(10)
-            drain.join(10)
+    with s3_server() as port:
+        url = f"http://127.0.0.1:{port}"
+        made = {"key": "AKIAOFNOBODY", "secret": SECRET, "client_kwargs": {"endpoint_url": url}}
+        S3FileSystem(**made).mkdir("dew")
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import IO, Any, Final, cast
 
@@ -14,7 +14,7 @@ import attrs
 import click
 
 from dew.cli.opening import Asked, dataset_stream, source_options
-from dew.cli.output import console, print_json, row, say, table
+from dew.cli.output import Tell, console, jobs_bar, print_json, row, say, table
 from dew.data.errors import OptionsError, SourceError
 
 _MOST_THREADS, _MOST_WORKERS = 16, 32
@@ -100,7 +100,7 @@ def bench(
     elif (workers, threads, buffers) != (None, None, None):
         raise OptionsError(f"{source} is read as a stream that reads itself, so no setting of Loading applies to it")
     runner = _Runner(asked, steps=steps, seconds=seconds, compute=compute / 1000)
-    with _bar(len(settings) + opened.loadable, quiet=as_json) as begin:
+    with jobs_bar(len(settings) + opened.loadable, quiet=as_json) as begin:
         stages = runner.stages(begin("where a step's time goes")) if opened.loadable else None
         tried = [runner.tried(setting, begin(str(setting or "as it is"))) for setting in settings]
     if not any(one.result for one in tried):
@@ -172,18 +172,18 @@ class _Runner:
     def __init__(self, asked: Asked, *, steps: int | None, seconds: float, compute: float) -> None:
         self._job = {"asked": attrs.asdict(asked), "steps": steps, "seconds": seconds, "compute": compute}
 
-    def tried(self, setting: Setting | None, report: Callable[[float], None]) -> Tried:
+    def tried(self, setting: Setting | None, report: Tell) -> Tried:
         """One setting, measured."""
         numbers = None if setting is None else attrs.asdict(setting)
         result, error = self._run({**self._job, "setting": numbers}, report)
         return Tried(setting=setting, result=result, error=error)
 
-    def stages(self, report: Callable[[float], None]) -> dict[str, float] | None:
+    def stages(self, report: Tell) -> dict[str, float] | None:
         """Seconds a step in each stage, None where the steps cannot be built."""
         result, _ = self._run({**self._job, "setting": None, "compute": 0.0, "stages": True}, report)
         return result
 
-    def _run(self, job: dict[str, Any], report: Callable[[float], None]) -> tuple[dict[str, Any] | None, str | None]:
+    def _run(self, job: dict[str, Any], report: Tell) -> tuple[dict[str, Any] | None, str | None]:
         with tempfile.TemporaryFile() as said:
             child = subprocess.Popen(
                 [sys.executable, "-c", _CHILD.format(path=sys.path)],
@@ -205,7 +205,7 @@ class _Runner:
 
 
 def _conversation(
-    child: "subprocess.Popen[str]", job: dict[str, Any], report: Callable[[float], None]
+    child: "subprocess.Popen[str]", job: dict[str, Any], report: Tell
 ) -> tuple[dict[str, Any] | None, str | None]:
     """Hands the job over and listens to the end; neither a result nor an error where the process died."""
     assert child.stdin is not None
@@ -229,30 +229,6 @@ def _death(code: int, said: IO[bytes]) -> str:
     said.seek(0)
     lines = said.read().decode(errors="replace").strip().splitlines()
     return f"its process ended with exit code {code}" + (f": {lines[-1]}" if lines else "")
-
-
-@contextlib.contextmanager
-def _bar(jobs: int, *, quiet: bool) -> Generator[Callable[[str], Callable[[float], None]]]:
-    """A bar over all jobs; begins each by its name, and is then told what part of it is done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    screen = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn(), console=screen, transient=True,
-        disable=quiet or not screen.is_terminal,
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task("", total=jobs)
-        begun = 0
-
-        def begin(name: str) -> Callable[[float], None]:
-            nonlocal begun
-            first, begun = begun, begun + 1
-            bar.update(task, completed=first, description=name)
-            return lambda part: bar.update(task, completed=first + min(part, 1.0))
-
-        yield begin
 
 
 def recommended(tried: Sequence[Tried], compute: float) -> Tried:

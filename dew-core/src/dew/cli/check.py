@@ -7,15 +7,15 @@ short says how many cases held so far. pytest is not needed.
 import itertools
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import attrs
 import click
 
 from dew.cli.opening import Asked, dataset_stream, source_options
-from dew.cli.output import console, print_json, row, say, table
+from dew.cli.output import Tell, console, jobs_bar, print_json, row, say, table
 from dew.data.errors import OptionsError
 
 if TYPE_CHECKING:
@@ -300,13 +300,13 @@ class _Closing:
 def _run(plan: Sequence[Planned], seconds: float, *, quiet: bool) -> Iterator[Outcome]:
     """Runs the checks in turn, each with its share of the time that is left."""
     end = time.monotonic() + seconds
-    with _bar(len(plan), quiet=quiet) as begin:
+    with jobs_bar(len(plan), quiet=quiet) as begin:
         for number, one in enumerate(plan):
             left = max(0.0, end - time.monotonic()) / (len(plan) - number)
             yield _outcome(one, left, begin(one.name))
 
 
-def _outcome(planned: Planned, seconds: float, report: Callable[[int], None]) -> Outcome:
+def _outcome(planned: Planned, seconds: float, report: Tell) -> Outcome:
     from dew.testing.counterexample import Counterexample, said_by
 
     started = time.monotonic()
@@ -315,7 +315,7 @@ def _outcome(planned: Planned, seconds: float, report: Callable[[int], None]) ->
     try:
         for held in check:
             cases += held
-            report(cases)
+            report(0.0, f"{cases:,}")
             # The first case may take longer: steps to compare with are read before it.
             cut = time.monotonic() - started > (seconds if cases else 2 * seconds)
             if cut:
@@ -336,30 +336,6 @@ def _status(cases: int, *, cut: bool, found: bool) -> Status:
     if cut:
         return "held so far" if cases else "not reached"
     return "held" if cases else "does not apply"
-
-
-@contextmanager
-def _bar(checks: int, *, quiet: bool) -> Generator[Callable[[str], Callable[[int], None]]]:
-    """A bar over all checks; begins each by its name, and is then told how many cases held."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    screen = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn(), console=screen, transient=True,
-        disable=quiet or not screen.is_terminal,
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task("", total=checks)
-        begun = 0
-
-        def begin(name: str) -> Callable[[int], None]:
-            nonlocal begun
-            begun += 1
-            bar.update(task, completed=begun - 1, description=name)
-            return lambda cases: bar.update(task, description=f"{name} {cases}")
-
-        yield begin
 
 
 def _stages(asked: Asked, steps: int, seconds: float) -> dict[str, Any] | None:

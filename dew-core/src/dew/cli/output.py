@@ -4,8 +4,8 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Generator, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
@@ -36,6 +36,42 @@ def stdout_kept_clean() -> Generator[None]:
             stack.callback(os.dup2, kept, 1)
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         yield
+
+
+class Tell(Protocol):
+    """Tells a bar how much of a job is done, 0 to 1, and what to say beside its name."""
+
+    def __call__(self, part: float, words: str = "", /) -> None:
+        """Moves the bar."""
+        ...
+
+
+@contextlib.contextmanager
+def jobs_bar(jobs: int, *, quiet: bool) -> Generator[Callable[[str], Tell]]:
+    """A bar on stderr over all jobs, on a terminal only: `begin(name)` begins the next, and gives its `tell`."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    screen = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn(), console=screen, transient=True,
+        disable=quiet or not screen.is_terminal,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task("", total=jobs)
+        begun = 0
+
+        def begin(name: str) -> Tell:
+            nonlocal begun
+            first, begun = begun, begun + 1
+            bar.update(task, completed=first, description=name)
+
+            def tell(part: float, words: str = "", /) -> None:
+                bar.update(task, completed=first + min(part, 1.0), description=f"{name} {words}".rstrip())
+
+            return tell
+
+        yield begin
 
 
 def console() -> "Console":

@@ -17,6 +17,7 @@ _KEPT_THREADS = (
     "tqdm_monitor",  # watches every progress bar of the process
     "fsspecIO",  # fsspec's one event loop
     "asyncio_",  # the pool in which that loop resolves names
+    "Dummy-",  # not Python's: one of Arrow's that once ran Python, say; it stays listed after it has ended
 )
 _KEPT_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 

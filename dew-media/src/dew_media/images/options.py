@@ -1,7 +1,8 @@
 """What a caller can say about a collection of images: how pictures become arrays, and where the files are.
 
 The specifications (`ImageFolder`, `OxfordFlowers`, ...) say the same as one value, so the two groups are classes of
-their own: `PictureOptions` for any image, `FileOptions` for collections of files.
+their own: `PictureOptions` for any picture, `CollectionOptions` for collections of files, which videos share, and
+`FileOptions` for those of images.
 """
 
 import os
@@ -126,8 +127,8 @@ class PictureOptions:
 
 
 @attrs.frozen(kw_only=True)
-class FileOptions(PictureOptions):
-    """How a collection of image files is read.
+class CollectionOptions(PictureOptions):
+    """How a collection of encoded files is read, images or videos.
 
     Args:
         missing: `"error"` refuses a collection whose files, metadata and captions do not fit each other; `"drop"`
@@ -136,16 +137,10 @@ class FileOptions(PictureOptions):
         captions: as in `PictureOptions`, or `"metadata"` or `"sidecars"`, where it must be said which of them count.
         labels: `"metadata"`, `"folders"` (class directories) or `"none"`; by default found from what is there.
         caption_field: the column or member that holds captions; by default `text` or `caption`.
-        part: in tars, what follows the first dot in the name of an image, such as `jpg`; by default any image suffix.
-        column: in parquet, the column of encoded images; by default the only one.
-        index: a local directory for the index of tar shards; by default beside the shards, or in the user's cache.
+        part: in tars, what follows the first dot in the name of the main file, such as `jpg` or `mp4`; by default any
+            suffix of the kind.
         storage_options: of the file system behind a URL, for fsspec; never shown.
         cache: where blocks of remote files are kept on a local disk.
-        buckets: trains on pictures of several proportions, a step on those of one: True chooses 5 to 9 sizes of at most
-            `size` x `size` pixels, or the sizes themselves, (height, width) each. Validation reads at `size`.
-        bucket_step: what both sides of a chosen bucket are multiples of.
-        lanes: for parquet: trains in an order that reads this many row groups side by side and each of them once an
-            epoch; by default every epoch is a full shuffle.
     """
 
     missing: Missing = "error"
@@ -154,13 +149,8 @@ class FileOptions(PictureOptions):
     labels: LabelsFrom | None = attrs.field(default=None, validator=_one_of(LabelsFrom, optional=True))
     caption_field: str | None = attrs.field(default=None, validator=_text)
     part: str | None = attrs.field(default=None, validator=_text)
-    column: str | None = attrs.field(default=None, validator=_text)
-    index: str | None = attrs.field(default=None, converter=_as_path)
     storage_options: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
     cache: BlockCache | None = attrs.field(default=None, repr=False, validator=_of(BlockCache, "a BlockCache"))
-    buckets: bool | tuple[Size, ...] = attrs.field(default=False, converter=_as_sizes)
-    bucket_step: int = attrs.field(default=64, validator=checks.count())
-    lanes: int | None = attrs.field(default=None, validator=attrs.validators.optional(checks.count()))
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -169,14 +159,38 @@ class FileOptions(PictureOptions):
             raise OptionsTypeError(f"storage_options must be a mapping, got {type(self.storage_options).__name__}")
         if self.captions == "drop" and self.caption_field is not None:
             raise OptionsError(f'captions="drop" reads none; leave caption_field={self.caption_field!r} out')
-        if self.buckets:
-            self._check_buckets()
 
     @property
     def captions_from(self) -> CaptionsFrom | None:
         """Where captions are looked for; None: found from what is there."""
         places: dict[str, CaptionsFrom] = {"drop": "none", "metadata": "metadata", "sidecars": "sidecars"}
         return places.get(self.captions)
+
+
+@attrs.frozen(kw_only=True)
+class FileOptions(CollectionOptions):
+    """How a collection of image files is read; what `CollectionOptions` has, and:
+
+    Args:
+        column: in parquet, the column of encoded images; by default the only one.
+        index: a local directory for the index of tar shards; by default beside the shards, or in the user's cache.
+        buckets: trains on pictures of several proportions, a step on those of one: True chooses 5 to 9 sizes of at most
+            `size` x `size` pixels, or the sizes themselves, (height, width) each. Validation reads at `size`.
+        bucket_step: what both sides of a chosen bucket are multiples of.
+        lanes: for parquet: trains in an order that reads this many row groups side by side and each of them once an
+            epoch; by default every epoch is a full shuffle.
+    """
+
+    column: str | None = attrs.field(default=None, validator=_text)
+    index: str | None = attrs.field(default=None, converter=_as_path)
+    buckets: bool | tuple[Size, ...] = attrs.field(default=False, converter=_as_sizes)
+    bucket_step: int = attrs.field(default=64, validator=checks.count())
+    lanes: int | None = attrs.field(default=None, validator=attrs.validators.optional(checks.count()))
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        if self.buckets:
+            self._check_buckets()
 
     def _check_buckets(self) -> None:
         size = self.geometry.size

@@ -53,7 +53,7 @@ def stored_videos(path: str, split: str, options: ClipOptions, *, layout: Layout
 
     Captions and labels may change, and be read in other ways, without a new one.
     """
-    plain = attrs.evolve(options, missing="drop", captions="drop", captions_from=None, labels_from="none")
+    plain = attrs.evolve(options, missing="drop", captions="drop", caption_field=None, labels="none")
     return video_files(path, split, plain, layout=layout)
 
 
@@ -65,8 +65,8 @@ def video_files(path: str, split: str, options: ClipOptions, *, layout: Layout |
         split=split,
         layout=layout,
         missing=options.missing,
-        captions="none" if options.captions == "drop" else options.captions_from,
-        labels=options.labels_from,
+        captions=options.captions_from,
+        labels=options.labels,
         caption_field=options.caption_field,
         part=options.part,
         index=options.tar_index,

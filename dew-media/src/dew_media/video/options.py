@@ -4,21 +4,16 @@ As for images, what the specification `VideoFolder` shares with `VideoOptions` i
 """
 
 import os
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import attrs
 
-from dew.data.cache import BlockCache
 from dew.data.errors import OptionsError, OptionsTypeError
 from dew.data.pixels import MAX_PIXELS
 from dew_media.files.collection import Missing
-from dew_media.files.exclude import Exclude
-from dew_media.files.folder import CaptionsFrom, LabelsFrom
-from dew_media.files.problems import check_missing
 from dew_media.geometry import Geometry
-from dew_media.images.options import PictureOptions
+from dew_media.images.options import CollectionOptions
 from dew_media.video.audio import AudioOptions
 from dew_media.video.clips import ClipPolicy, Short
 
@@ -49,19 +44,19 @@ def _optional(kind: type) -> Any:
 
 
 @attrs.frozen(kw_only=True)
-class ClipOptions(PictureOptions):
+class ClipOptions(CollectionOptions):
     """Which clips are taken of which files, and how they become arrays.
 
     Args:
         frames, stride, fps, clips_per_video, short: see `ClipPolicy`.
-        size, fit, crop, resample, flip, upscale, background, captions: as for images; one crop and one flip a clip.
+        size, fit, crop, resample, flip, upscale, background: as for images; one crop and one flip a clip.
         aspect: pixels that are not square: `"respect"` stretches pictures to the shape that was filmed, `"refuse"`
             names the files, `"ignore"` takes pixels as square.
         audio: the sound that comes with each clip, as the field `audio`.
         field: name of the field of clips.
         times: name of a field for the time of each frame in seconds from the file's first, (B, T) float32; none by
             default.
-        missing, exclude, captions_from, labels_from, caption_field, part, storage_options, cache: as for images.
+        missing, exclude, captions, labels, caption_field, part, storage_options, cache: see `CollectionOptions`.
         index: a directory or URL that `dew video index --into` put the index in; by default it is beside the videos.
         tar_index: a local directory for the index of tar shards; by default beside them, or in the user's cache.
         unreadable: files that the index could not read: `"error"` refuses the collection, naming them, `"drop"` leaves
@@ -80,26 +75,15 @@ class ClipOptions(PictureOptions):
     audio: AudioOptions | None = attrs.field(default=None, validator=_optional(AudioOptions))
     field: str = attrs.field(default="video", validator=_named)
     times: str | None = attrs.field(default=None, validator=attrs.validators.optional(_named))
-    missing: Missing = "error"
-    exclude: Exclude | None = None
-    captions_from: CaptionsFrom | None = None
-    labels_from: LabelsFrom | None = None
-    caption_field: str | None = attrs.field(default=None, validator=_text)
-    part: str | None = attrs.field(default=None, validator=_text)
     index: str | None = attrs.field(default=None, converter=attrs.converters.optional(os.fspath))
     tar_index: str | None = attrs.field(default=None, converter=attrs.converters.optional(os.fspath))
     unreadable: Missing = "error"
-    storage_options: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
-    cache: BlockCache | None = attrs.field(default=None, repr=False, validator=_optional(BlockCache))
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        check_missing(self.missing)
         for name, value, known in (
             ("aspect", self.aspect, get_args(Aspect)),
             ("unreadable", self.unreadable, get_args(Missing)),
-            ("captions_from", self.captions_from, (None, *get_args(CaptionsFrom))),
-            ("labels_from", self.labels_from, (None, *get_args(LabelsFrom))),
         ):
             if value not in known:
                 raise OptionsError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")

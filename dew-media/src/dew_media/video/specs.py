@@ -24,7 +24,7 @@ class VideoFolder(ClipOptions):
         split: the split to train on; where there are no directories of splits, all of it is "train".
         val_split: the split to validate on.
         frames, stride, fps, clips_per_video, short, size, fit, crop, resample, flip, upscale, background, captions,
-            aspect, audio, field, times, missing, exclude, captions_from, labels_from, caption_field, part, index,
+            aspect, audio, field, times, missing, exclude, labels, caption_field, part, index,
             tar_index, unreadable, storage_options, cache: as in `ClipOptions`.
         seed: of the order and of every record's draws.
         loading: how fast batches are made, never what they hold.
