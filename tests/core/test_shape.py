@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     {"errors", "checks", "filenames"},
     {"blocks", "order", "schedule", "position", "quotas", "mixture"},
-    {"cache", "storage", "source", "dataset", "collate", "encoders", "fields", "imagefile", "pixels"},
+    {"cache", "ranged", "storage", "source", "dataset", "collate", "encoders", "fields", "imagefile", "pixels"},
     {"checkpointable", "loading", "metrics", "pool", "step", "stepstream", "workers", "stream"},
     {"build", "conditioning", "mixed", "mixing", "recipe"},
     {"provider", "registry", "opening", "load", "names"},

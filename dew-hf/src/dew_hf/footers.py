@@ -6,6 +6,7 @@ change): files that changed have another index. It is written by rename and chec
 read from it; where it is damaged, absent or cannot be written, the footers come from the files themselves.
 """
 
+import functools
 import hashlib
 import io
 import logging
@@ -23,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dew.data.errors import DamagedSourceError, DewDataError, StorageError
+from dew.data.ranged import RangedFile
 from dew.data.storage import Storage
 from dew_hf.opening import arrow, hidden, parquet
 from dew_hf.options import HFOptions
@@ -94,7 +96,7 @@ class ParquetFiles:
             raise DamagedSourceError(
                 f"{name} is not what it was when it was opened: {size} bytes then, {found} now; open the dataset again"
             )
-        opened = str(path) if path is not None else _RemoteFile(self, file, size)
+        opened = str(path) if path is not None else RangedFile(functools.partial(self.range, file), size)
         columns = None if self.columns is None else list(self.columns)
         try:
             with parquet().ParquetFile(opened, metadata=metadata, pre_buffer=True) as reader:
@@ -336,31 +338,3 @@ def _store(path: str, table: _Table, footers: Sequence[bytes]) -> bool:
         logger.warning("the index of %d files cannot be kept: %s", len(footers), error)
         return False
     return True
-
-
-class _RemoteFile(io.RawIOBase):
-    """A remote file that fetches exactly what is asked for: reading ahead would fetch neighbours of a row group."""
-
-    def __init__(self, files: ParquetFiles, file: int, size: int) -> None:
-        self._files, self._file, self._size = files, file, size
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = start + offset
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        stop = self._size if size is None or size < 0 else min(self._size, self._at + size)  # pyright: ignore[reportUnnecessaryComparison]
-        data = self._files.range(self._file, self._at, max(stop, self._at))
-        self._at += len(data)
-        return data

@@ -1,12 +1,13 @@
 """Documents in Parquet and Arrow files, read a few rows at a time."""
 
 import contextlib
+import functools
 import importlib
-import io
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, TypeAlias
 
 from dew.data.errors import DamagedSourceError, DewDataError, OptionsError, SourceError
+from dew.data.ranged import RangedFile
 from dew.data.storage import Storage
 from dew.tokens.prepare.inputs import Input
 from dew.tokens.prepare.pieces import Piece, Refused, Row
@@ -148,14 +149,14 @@ def _parquet(storage: Storage, found: Input) -> Any:
     pa = _pyarrow()
     parquet: Any = importlib.import_module("pyarrow.parquet")
     path = storage.path(found.name)
-    source = str(path) if path is not None else pa.PythonFile(_Ranges(storage, found), mode="r")
+    source = str(path) if path is not None else pa.PythonFile(_file(storage, found), mode="r")
     # With a buffer, pages are read as they are used: a row group may be larger than memory.
     return parquet.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True)
 
 
 def _opened(storage: Storage, found: Input, pa: Any) -> Any:
     path = storage.path(found.name)
-    return pa.OSFile(str(path)) if path is not None else pa.PythonFile(_Ranges(storage, found), mode="r")
+    return pa.OSFile(str(path)) if path is not None else pa.PythonFile(_file(storage, found), mode="r")
 
 
 def _pyarrow() -> Any:
@@ -182,36 +183,6 @@ def _naming(storage: Storage, found: Input) -> Generator[None]:
         ) from error
 
 
-class _Ranges(io.RawIOBase):
+def _file(storage: Storage, found: Input) -> RangedFile:
     """A file of a storage as pyarrow wants it."""
-
-    def __init__(self, storage: Storage, found: Input) -> None:
-        super().__init__()
-        self._storage = storage
-        self._found = found
-        self._at = 0
-
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def seekable(self) -> bool:
-        """True."""
-        return True
-
-    def tell(self) -> int:
-        """The next byte."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Moves the next byte."""
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._found.size}[whence]
-        return self._at
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """The next bytes, fewer only at the end of the file."""
-        last = self._found.size
-        stop = last if size is None or size < 0 else min(self._at + size, last)
-        data = self._storage.read_range(self._found.name, self._at, max(stop, self._at))
-        self._at += len(data)
-        return data
+    return RangedFile(functools.partial(storage.read_range, found.name), found.size)
